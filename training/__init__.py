@@ -1,0 +1,1 @@
+"""Training: a parallel corpus goes in, a run directory comes out."""
