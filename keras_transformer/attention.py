@@ -1,4 +1,4 @@
-"""Multi-head attention (paper 3.2): Keras's layer for whole sequences, plus a cached step."""
+"""Multi-head attention (paper 3.2): Keras's layer, called on whole sequences or step by step."""
 
 import keras
 from keras import ops
@@ -8,10 +8,11 @@ from keras import ops
 class MultiHeadAttention(keras.layers.MultiHeadAttention):
     """`keras.layers.MultiHeadAttention` that can also decode one position at a time.
 
-    `call` is inherited: the whole sequence, for training. `project`, `extend` and `attend` compute
-    the same function for one new position with the keys and values of earlier ones at hand. They
-    lay keys and values out as (batch, ..., heads, length, key_dim), so that no step transposes
-    them.
+    Weights, options and serialisation are Keras's. The calls are written out here, over its public
+    projections, for two reasons. Keras multiplies a (batch, length, d_model) input by a projection
+    as `batch` small products, whose weight gradient is a (batch, d_model, d_model) tensor to be
+    summed: more than half of a training step on a CPU. And decoding needs the projections of the
+    new position alone, with the keys and values of earlier ones at hand.
 
     Args:
         num_heads: Heads h.
@@ -28,6 +29,41 @@ class MultiHeadAttention(keras.layers.MultiHeadAttention):
         kwargs.setdefault("kernel_initializer", keras.initializers.RandomUniform(-limit, limit))
         super().__init__(num_heads, key_dim, dropout=dropout, **kwargs)
 
+    def build(self, query_shape, value_shape, *mask_shapes, **named_mask_shapes):
+        """Make the projections for vectors (batch, length, d_model)."""
+        super().build(query_shape, value_shape)
+        self.weight_dropout = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy)
+
+    def call(self, query, value, attention_mask, training=None):
+        """Attend from each position of one sequence to those of another.
+
+        Args:
+            query: (batch, query, d_model).
+            value: Keys and values, (batch, key, d_model).
+            attention_mask: bool, broadcastable to (batch, query, key), True = attend.
+            training: Whether dropout is active.
+
+        Returns:
+            (batch, query, d_model).
+        """
+        if self.dropout:
+            return self.call_with_scores(query, value, attention_mask, training)[0]
+        heads = ops.dot_product_attention(
+            _flat(self.query_dense, query),
+            _flat(self.key_dense, value),
+            _flat(self.value_dense, value),
+            mask=ops.expand_dims(attention_mask, 1),
+        )  # (batch, query, heads, key_dim)
+        return _flat(self.output_dense, heads)
+
+    def call_with_scores(self, query, value, attention_mask, training=None):
+        """Return what `call` does, and the attention weights (batch, heads, query, key)."""
+        query = ops.transpose(_flat(self.query_dense, query), (0, 2, 1, 3))
+        source = self.project(value)
+        scores = _attention_weights(query, source["key"], ops.expand_dims(attention_mask, 1))
+        heads = ops.matmul(self.weight_dropout(scores, training=training), source["value"])
+        return _flat(self.output_dense, ops.transpose(heads, (0, 2, 1, 3))), scores
+
     def project(self, sequence):
         """Return the keys and values of `sequence`, to attend to many times.
 
@@ -38,8 +74,8 @@ class MultiHeadAttention(keras.layers.MultiHeadAttention):
             {"key", "value"}, each (batch, heads, length, key_dim).
         """
         return {
-            "key": ops.transpose(self.key_dense(sequence), (0, 2, 1, 3)),
-            "value": ops.transpose(self.value_dense(sequence), (0, 2, 1, 3)),
+            "key": ops.transpose(_flat(self.key_dense, sequence), (0, 2, 1, 3)),
+            "value": ops.transpose(_flat(self.value_dense, sequence), (0, 2, 1, 3)),
         }
 
     def empty_cache(self, batch_size, num_beams):
@@ -61,7 +97,7 @@ class MultiHeadAttention(keras.layers.MultiHeadAttention):
         Returns:
             The same structure with length + 1.
         """
-        new = {"key": self.key_dense(x), "value": self.value_dense(x)}  # (batch, beams, heads, d)
+        new = {"key": _flat(self.key_dense, x), "value": _flat(self.value_dense, x)}
         return {
             name: ops.concatenate([cache[name], ops.expand_dims(new[name], 3)], axis=3)
             for name in cache
@@ -77,9 +113,10 @@ class MultiHeadAttention(keras.layers.MultiHeadAttention):
         Returns:
             (batch, beams, d_model).
         """
-        query = ops.expand_dims(self.query_dense(x), 3)  # (batch, beams, heads, 1, key_dim)
-        heads = _attention(query, cache, mask=None)
-        return self.output_dense(ops.squeeze(heads, 3))
+        query = ops.expand_dims(_flat(self.query_dense, x), 3)  # (batch, beams, heads, 1, key_dim)
+        weights = _attention_weights(query, cache["key"], mask=None)
+        heads = ops.matmul(weights, cache["value"])
+        return _flat(self.output_dense, ops.squeeze(heads, 3))
 
     def attend_to_source(self, x, source, attention_mask):
         """Attend from one position of each beam to the source, which all beams share.
@@ -94,19 +131,28 @@ class MultiHeadAttention(keras.layers.MultiHeadAttention):
         Returns:
             (batch, beams, d_model).
         """
-        query = ops.transpose(self.query_dense(x), (0, 2, 1, 3))  # (batch, heads, beams, key_dim)
-        heads = _attention(query, source, mask=ops.expand_dims(attention_mask, 1))
-        return self.output_dense(ops.transpose(heads, (0, 2, 1, 3)))
+        query = ops.transpose(
+            _flat(self.query_dense, x), (0, 2, 1, 3)
+        )  # (batch, heads, beams, key_dim)
+        weights = _attention_weights(query, source["key"], ops.expand_dims(attention_mask, 1))
+        heads = ops.matmul(weights, source["value"])
+        return _flat(self.output_dense, ops.transpose(heads, (0, 2, 1, 3)))
 
 
-def _attention(query, keys_and_values, mask):
-    """Compute softmax(QK^T / sqrt(d_k)) V (paper, equation 1) over the last two axes."""
-    key, value = keys_and_values["key"], keys_and_values["value"]
+def _attention_weights(query, key, mask):
+    """Compute softmax(QK^T / sqrt(d_k)), the weights of equation 1, over the last two axes."""
     scaled = query * (query.shape[-1] ** -0.5)
-    scores = ops.cast(ops.matmul(scaled, ops.swapaxes(key, -1, -2)), "float32")
+    logits = ops.cast(ops.matmul(scaled, ops.swapaxes(key, -1, -2)), "float32")
     if mask is not None:
-        scores = ops.where(mask, scores, -1e9)
+        logits = ops.where(mask, logits, -1e9)
     # Not ops.softmax: it warns where there is one key, as at every first step.
-    weights = ops.exp(scores - ops.max(scores, axis=-1, keepdims=True))
+    weights = ops.exp(logits - ops.max(logits, axis=-1, keepdims=True))
     weights = weights / ops.sum(weights, axis=-1, keepdims=True)
-    return ops.matmul(ops.cast(weights, value.dtype), value)
+    return ops.cast(weights, query.dtype)
+
+
+def _flat(projection, x):
+    """Apply `projection` to `x` (batch, length, ...) as one product over all positions."""
+    batch, length = ops.shape(x)[:2]
+    y = projection(ops.reshape(x, (1, -1, *x.shape[2:])))  # (1, batch * length, ...)
+    return ops.reshape(y, (batch, length, *y.shape[2:]))

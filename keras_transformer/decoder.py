@@ -53,17 +53,11 @@ class DecoderLayer(TransformerLayer):
             cross-attention scores (batch, heads, target, source).
         """
         h = self.self_attention_residual.enter(x)
-        h, self_scores = self.self_attention(
-            h, h, attention_mask=self_attention_mask, return_attention_scores=True, training=False
-        )
+        h, self_scores = self.self_attention.call_with_scores(h, h, self_attention_mask)
         x = self.self_attention_residual.leave(x, h, training=False)
         h = self.cross_attention_residual.enter(x)
-        h, cross_scores = self.cross_attention(
-            h,
-            encoder_output,
-            attention_mask=cross_attention_mask,
-            return_attention_scores=True,
-            training=False,
+        h, cross_scores = self.cross_attention.call_with_scores(
+            h, encoder_output, cross_attention_mask
         )
         x = self.cross_attention_residual.leave(x, h, training=False)
         return self._feed_forward(x, training=False), self_scores, cross_scores

@@ -40,9 +40,7 @@ class EncoderLayer(TransformerLayer):
     def call_with_scores(self, x, attention_mask):
         """Encode at inference; return what `call` does, and scores (batch, heads, query, key)."""
         h = self.self_attention_residual.enter(x)
-        h, scores = self.self_attention(
-            h, h, attention_mask=attention_mask, return_attention_scores=True, training=False
-        )
+        h, scores = self.self_attention.call_with_scores(h, h, attention_mask)
         x = self.self_attention_residual.leave(x, h, training=False)
         return self._feed_forward(x, training=False), scores
 

@@ -1,0 +1,33 @@
+"""Translates from the command line: `python -m keras_transformer RUN_OR_SAVEDMODEL TEXT...`."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m keras_transformer",
+        description="Translate texts, or the lines of standard input, one translation a line.",
+    )
+    parser.add_argument("model", help="a run directory, or an exported SavedModel (DIR/N/V)")
+    parser.add_argument("text", nargs="*", help="texts; none: read standard input")
+    parser.add_argument("--beam-size", type=int, help="hypotheses kept; of a run only (default 4)")
+    options = parser.parse_args(argv)
+    # Loaded here, so that --help and a mistake in the arguments answer at once.
+    from keras_transformer.translator import load_translator
+
+    try:
+        translator = load_translator(options.model, options.beam_size)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    texts = options.text or [line.rstrip("\r\n") for line in sys.stdin]
+    for translation in translator(texts):
+        print(" ".join(translation.splitlines()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

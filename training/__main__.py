@@ -1,0 +1,72 @@
+"""Trains a Transformer: `python -m training --train F --valid F --output RUN`."""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from training.config import PRESET_NAMES, RunConfig
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    started = time.monotonic()
+    options = _parse(argv)
+    training = {
+        name: getattr(options, name)
+        for name in ("train", "valid", "max_steps", "max_minutes", "seed")
+        if getattr(options, name) is not None
+    }
+    model = {"preset": options.preset} if options.preset else {}
+    output = Path(options.output)
+    try:
+        config = RunConfig.load(options.config, training, model)
+        _check_output(output, options.resume)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    # TensorFlow takes seconds to load: not for --help, nor for a mistake in the arguments.
+    from training.run import train
+
+    try:
+        train(config, output, resume=options.resume, started=started)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ValueError) else 1
+    except KeyboardInterrupt:
+        print(f"interrupted; go on with --resume --output {output}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m training",
+        description="Train a Transformer on a parallel corpus; without --train, on the phrasebook.",
+    )
+    parser.add_argument(
+        "--train", help="TSV (source TAB target), or SOURCE,TARGET files; .gz works"
+    )
+    parser.add_argument("--valid", help="validation corpus, likewise")
+    parser.add_argument("--output", required=True, help="run directory to write")
+    parser.add_argument("--config", help="TOML file with the tables [model] and [training]")
+    parser.add_argument("--preset", choices=PRESET_NAMES, help="size of the model (default small)")
+    parser.add_argument("--max-steps", type=int, help="optimizer steps at the most")
+    parser.add_argument("--max-minutes", type=float, help="wall-clock limit of the whole run")
+    parser.add_argument("--seed", type=int, help="of weights, dropout and data order (default 1)")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in --output")
+    return parser.parse_args(argv)
+
+
+def _check_output(output: Path, resume: bool) -> None:
+    if output.exists() and not output.is_dir():
+        raise ValueError(f"--output {output} is a file")
+    if (output / "config.json").exists() and not resume:
+        raise ValueError(
+            f"--output {output} holds a run: go on with it by --resume, or name another folder"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
