@@ -33,7 +33,7 @@ class ServingModule(tf.Module):
             best = translator.n_best(tf.ensure_shape(text, [None]))
             return {name: best[name] for name in ("translations", "scores")}
 
-        self.signatures = {
+        self.functions = {
             function.__name__: tf.function(function, input_signature=[text])
             for function in (serving_default, translate, n_best)
         }
@@ -42,4 +42,4 @@ class ServingModule(tf.Module):
 def save(translator: Translator, path: str) -> None:
     """Write the SavedModel of a translator to the folder `path`."""
     module = ServingModule(translator)
-    tf.saved_model.save(module, path, signatures=dict(module.signatures))
+    tf.saved_model.save(module, path, signatures=dict(module.functions))

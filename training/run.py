@@ -33,10 +33,11 @@ from training.vocabulary import train_vocabulary
 CHECKPOINTS_FOLDER = "checkpoints"
 LOGS_FOLDER = "logs"
 RESULTS_FILE = "results.json"
+EXPORTED_SENTENCES = 32
 MAX_STEPS_BETWEEN_EVALUATIONS = 1000
 
 
-def train(config: RunConfig, output: Path, resume: bool, started: float) -> dict[str, Any]:
+def train(config: RunConfig, output: Path, resume: bool, started: float) -> None:
     """Train, and write the run directory.
 
     Args:
@@ -44,9 +45,6 @@ def train(config: RunConfig, output: Path, resume: bool, started: float) -> dict
         output: The run directory.
         resume: Go on with the run that is there.
         started: When the run began, on the clock of `time.monotonic`; --max-minutes counts from it.
-
-    Returns:
-        What `results.json` holds.
 
     Raises:
         ValueError: A corpus or an option is no good; the message says which.
@@ -118,24 +116,33 @@ def train(config: RunConfig, output: Path, resume: bool, started: float) -> dict
             "minutes": progress["minutes"] + (time.monotonic() - started) / 60,
         }
 
-    callbacks = [evaluation, scalars, States(output / CHECKPOINTS_FOLDER, results)]
+    def write_results(epoch: int, logs: dict[str, Any]) -> None:
+        whole = {
+            "step": int(model.optimizer.iterations),
+            "parameters": model.count_params(),
+            "target_padding": target_padding,
+            "source_padding": source_padding,
+            **results(),
+            # What `python -m export` checks its work on.
+            "validation_sources": evaluation.sources[:EXPORTED_SENTENCES],
+        }
+        _write_json(output / RESULTS_FILE, whole)
+
+    callbacks = [
+        evaluation,
+        scalars,
+        States(output / CHECKPOINTS_FOLDER, results),
+        keras.callbacks.LambdaCallback(on_epoch_end=write_results),
+    ]
     if options.max_minutes:
         callbacks.append(TimeLimit(started + 60 * options.max_minutes, evaluation))
     _fit(model, batches, options, callbacks)
-    final = {
-        "step": int(model.optimizer.iterations),
-        "parameters": model.count_params(),
-        "target_padding": target_padding,
-        "source_padding": source_padding,
-        **results(),
-    }
-    (output / RESULTS_FILE).write_text(json.dumps(final, indent=2) + "\n")
+    final = results()
     print(
-        f"done: {final['step']:,} steps in {final['minutes']:.1f} minutes, "
+        f"done: {int(model.optimizer.iterations):,} steps in {final['minutes']:.1f} minutes, "
         f"{final['tokens_per_second']:,.0f} target tokens per second, "
         f"best validation BLEU {final['best_bleu']:.2f}; run directory {output}"
     )
-    return final
 
 
 def compile_model(model: keras.Model, config: ModelConfig, options: TrainingConfig) -> None:
@@ -190,8 +197,11 @@ def _read_or_train_tokenizers(config: RunConfig, output: Path, resume: bool) -> 
 
 def _write_config(output: Path, model: ModelConfig, training: TrainingConfig) -> None:
     effective = {"model": model.to_dict(), "training": dataclasses.asdict(training)}
-    path = output / CONFIG_FILE
-    path.write_text(json.dumps(effective, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    _write_json(output / CONFIG_FILE, effective)
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _fit(model: keras.Model, batches: Batches, options: TrainingConfig, callbacks: list) -> None:
