@@ -11,7 +11,6 @@ from pathlib import Path
 
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  registers the ops that TF Serving has built in
-from tensorflow.core.protobuf import saved_model_pb2
 
 # Of tensorflow-text, TF Serving links these.
 SENTENCEPIECE_OPS = {"SentencepieceOp", "SentencepieceTokenizeOp", "SentencepieceDetokenizeOp"}
@@ -36,21 +35,21 @@ def check_graph(folder: Path) -> None:
         VerificationError: It holds an op outside the list, must be compiled by XLA, or refers to a
             file outside of the folder.
     """
-    saved_model = saved_model_pb2.SavedModel()
-    saved_model.ParseFromString((folder / "saved_model.pb").read_bytes())
-    for meta_graph in saved_model.meta_graphs:
-        if meta_graph.asset_file_def:
-            names = ", ".join(asset.filename for asset in meta_graph.asset_file_def)
-            raise VerificationError(f"{folder} refers to files: {names}")
-        library = meta_graph.graph_def.library.function
-        for function in library:
-            if function.attr["_XlaMustCompile"].b:
-                raise VerificationError(f"function {function.signature.name} needs XLA")
-        nodes = [*meta_graph.graph_def.node, *(n for f in library for n in f.node_def)]
-        functions = {function.signature.name for function in library}
-        unknown = {node.op for node in nodes} - allowed_ops() - functions
-        if unknown:
-            raise VerificationError(f"ops that TF Serving may lack: {', '.join(sorted(unknown))}")
+    # Into a session, as a server does it; TensorFlow has no other public reader of the file.
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        meta_graph = tf.compat.v1.saved_model.load(session, ["serve"], str(folder))
+    if meta_graph.asset_file_def:
+        names = ", ".join(asset.filename for asset in meta_graph.asset_file_def)
+        raise VerificationError(f"{folder} refers to files: {names}")
+    library = meta_graph.graph_def.library.function
+    for function in library:
+        if function.attr["_XlaMustCompile"].b:
+            raise VerificationError(f"function {function.signature.name} needs XLA")
+    nodes = [*meta_graph.graph_def.node, *(n for f in library for n in f.node_def)]
+    functions = {function.signature.name for function in library}
+    unknown = {node.op for node in nodes} - allowed_ops() - functions
+    if unknown:
+        raise VerificationError(f"ops that TF Serving may lack: {', '.join(sorted(unknown))}")
 
 
 def check_translations(folder: Path, texts: Sequence[str], translations: Sequence[str]) -> None:

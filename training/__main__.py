@@ -27,15 +27,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     # TensorFlow takes seconds to load: not for --help, nor for a mistake in the arguments.
-    from training.run import train
+    from training.run import prepare
 
     try:
-        train(config, output, resume=options.resume, started=started)
-    except (ValueError, OSError) as error:
+        run = prepare(config, output, resume=options.resume, started=started)
+    except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ValueError) else 1
+        return 2
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    try:
+        run.fit()
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
-        print(f"interrupted; go on with --resume --output {output}", file=sys.stderr)
+        print("interrupted; the same command with --resume goes on", file=sys.stderr)
         return 1
     return 0
 

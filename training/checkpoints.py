@@ -39,7 +39,7 @@ def save_state(folder: Path, model: keras.Model, step: int, progress: dict[str, 
     temporary = folder / f".writing-{target.name}"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
-    np.savez(temporary / STATE_FILE, **_state(model))
+    np.savez(temporary / STATE_FILE, **_state(model))  # type: ignore[arg-type]
     (temporary / PROGRESS_FILE).write_text(json.dumps({"step": step, **progress}, indent=2))
     shutil.rmtree(target, ignore_errors=True)
     os.replace(temporary, target)

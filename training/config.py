@@ -1,6 +1,7 @@
 """The options of one training run: a frozen TrainingConfig, read from TOML and the command line."""
 
 import dataclasses
+import math
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,9 @@ class TrainingConfig:
                     bool: "true or false",
                 }
                 raise ValueError(f"{field.name} must be {kind[field.type]}, received {value!r}")  # type: ignore[index]
+        for name in ("learning_rate_scale", "max_minutes"):
+            if not math.isfinite(getattr(self, name)):
+                raise ValueError(f"{name} must be finite, received {getattr(self, name)!r}")
         for name in (
             "vocab_size",
             "batch_tokens",

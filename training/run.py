@@ -5,6 +5,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +38,14 @@ EXPORTED_SENTENCES = 32
 MAX_STEPS_BETWEEN_EVALUATIONS = 1000
 
 
-def train(config: RunConfig, output: Path, resume: bool, started: float) -> None:
-    """Train, and write the run directory.
+def prepare(config: RunConfig, output: Path, resume: bool, started: float) -> "Run":
+    """Make everything that can be wrong with a run before its first step.
 
     Args:
         config: What to train, and how.
-        output: The run directory.
-        resume: Go on with the run that is there.
-        started: When the run began, on the clock of `time.monotonic`; --max-minutes counts from it.
+        output: The run directory; written: options and vocabulary.
+        resume: Go on with the run that is there, if there is one.
+        started: When the run began, on the clock of `time.monotonic`; max_minutes counts from it.
 
     Raises:
         ValueError: A corpus or an option is no good; the message says which.
@@ -54,95 +55,153 @@ def train(config: RunConfig, output: Path, resume: bool, started: float) -> None
     keras.utils.set_random_seed(options.seed)  # before any tokenizer: see Tokenizer
     keras.config.set_dtype_policy(options.mixed_precision or "float32")
     output.mkdir(parents=True, exist_ok=True)
-    state = checkpoints.newest_state(output / CHECKPOINTS_FOLDER) if resume else None
-
     tokenizers = _read_or_train_tokenizers(config, output, resume)
     source_tokenizer, tokenizer = tokenizers[0], tokenizers[-1]
     model_config = config.model_config(
         tokenizer.vocab_size, source_tokenizer.vocab_size if len(tokenizers) == 2 else None
     )
-    _write_config(output, model_config, options)
-    corpora = {}
+    effective = {"model": model_config.to_dict(), "training": dataclasses.asdict(options)}
+    _write_json(output / CONFIG_FILE, effective)
+
+    batches = {}
     for split in ("train", "valid"):
-        corpora[split] = tokenize_corpus(
+        corpus = tokenize_corpus(
             read_split(options, split), source_tokenizer, tokenizer, model_config.max_length
         )
-        left_out = corpora[split].num_too_long
         print(
-            f"{split}: {len(corpora[split]):,} pairs"
-            + (f"; {left_out:,} longer than max_length {model_config.max_length}" * bool(left_out))
+            f"{split}: {len(corpus):,} pairs; left out, longer than {model_config.max_length} "
+            f"tokens: {corpus.num_too_long:,}"
         )
-    batches = Batches(corpora["train"], options.batch_tokens, options.seed)
-    source_padding, target_padding = batches.padding_share()
-    print(
-        f"{batches.steps_per_pass:,} batches of up to {options.batch_tokens:,} tokens; padding is "
-        f"{target_padding:.1%} of the target and {source_padding:.1%} of the source positions"
-    )
-
+        batches[split] = Batches(corpus, options.batch_tokens, options.seed)
     model = build_transformer(model_config)
     compile_model(model, model_config, options)
     print(f"{model.count_params():,} parameters, vocabulary of {tokenizer.vocab_size:,} pieces")
-    progress = {"best_bleu": -1.0, "num_tokens": 0.0, "seconds": 0.0, "minutes": 0.0}
+    state = checkpoints.newest_state(output / CHECKPOINTS_FOLDER) if resume else None
+    earlier = {}
     if state:
         checkpoints.load_state(state, model)
-        progress.update(checkpoints.read_progress(state))
+        earlier = checkpoints.read_progress(state)
         print(f"resumed from {state}")
-
     translator = Translator(
-        model,
-        tokenizer,
-        source_tokenizer,
-        max_length=model_config.max_length,
-        beam_size=1,
+        model, tokenizer, source_tokenizer, max_length=model_config.max_length, beam_size=1
     )
-    valid_pairs = list(read_split(options, "valid"))[: options.evaluation_sentences]
+    valid_pairs = list(islice(read_split(options, "valid"), options.evaluation_sentences))
     evaluation = Evaluation(
         translator,
         valid_pairs,
-        Batches(corpora["valid"], options.batch_tokens, options.seed).one_pass(),
+        batches["valid"].one_pass(),
         output / WEIGHTS_FILE,
-        progress["best_bleu"],
+        earlier.get("best_bleu", -1.0),
     )
-    scalars = Scalars(output / LOGS_FOLDER, options.log_every_steps)
+    return Run(options, output, model, batches["train"], evaluation, earlier, started)
 
-    def results() -> dict[str, Any]:
-        seconds = progress["seconds"] + scalars.seconds
-        num_tokens = progress["num_tokens"] + scalars.num_tokens
+
+class Run:
+    """A prepared run: `fit` trains, evaluates, and writes the run directory.
+
+    Args:
+        options: How to train.
+        output: The run directory.
+        model: Compiled; restored, if the run is resumed.
+        batches: The training corpus.
+        evaluation: The validation corpus.
+        earlier: The results so far of a resumed run.
+        started: When this part of the run began, on the clock of `time.monotonic`.
+    """
+
+    def __init__(
+        self,
+        options: TrainingConfig,
+        output: Path,
+        model: keras.Model,
+        batches: Batches,
+        evaluation: Evaluation,
+        earlier: dict[str, Any],
+        started: float,
+    ):
+        self.options = options
+        self.output = output
+        self.model = model
+        self.batches = batches
+        self.evaluation = evaluation
+        self.earlier = earlier
+        self.started = started
+        self.scalars = Scalars(output / LOGS_FOLDER, options.log_every_steps)
+        self.padding = batches.padding_share()
+
+    def fit(self) -> dict[str, Any]:
+        """Train until max_steps or max_minutes; each Keras epoch is the way to an evaluation.
+
+        Returns:
+            What `results.json` holds.
+        """
+        options, model = self.options, self.model
+        source_padding, target_padding = self.padding
+        print(
+            f"{self.batches.steps_per_pass:,} batches a pass, of up to {options.batch_tokens:,} "
+            f"tokens; padding is {target_padding:.1%} of the target positions and "
+            f"{source_padding:.1%} of the source positions"
+        )
+        callbacks = self._callbacks()
+        every = options.evaluate_every_steps or min(
+            self.batches.steps_per_pass, MAX_STEPS_BETWEEN_EVALUATIONS
+        )
+        step = int(model.optimizer.iterations)
+        while step < options.max_steps and not model.stop_training:
+            epochs, steps = (options.max_steps - step) // every, every
+            if step % every or not epochs:  # in the middle of an epoch, or at the start of the last
+                epochs, steps = 1, min(every - step % every, options.max_steps - step)
+            first = step // every
+            model.fit(
+                self.batches.dataset(step),
+                initial_epoch=first,
+                epochs=first + epochs,
+                steps_per_epoch=steps,
+                shuffle=False,
+                verbose=1 if sys.stdout.isatty() else 2,  # a bar, or a line for each epoch
+                callbacks=callbacks,
+            )
+            step = int(model.optimizer.iterations)
+        results = self.results()
+        print(
+            f"done: {step:,} steps in {results['minutes']:.1f} minutes, "
+            f"{results['tokens_per_second']:,.0f} target tokens per second, "
+            f"best validation BLEU {results['best_bleu']:.2f}; run directory {self.output}"
+        )
+        return results
+
+    def results(self) -> dict[str, Any]:
+        """Return figures of the run so far, the part before a resume included."""
+        seconds = self.earlier.get("seconds", 0.0) + self.scalars.seconds
+        num_tokens = self.earlier.get("num_tokens", 0.0) + self.scalars.num_tokens
         return {
-            "best_bleu": evaluation.best_bleu,
+            "best_bleu": self.evaluation.best_bleu,
+            "steps": int(self.model.optimizer.iterations),
+            "minutes": self.earlier.get("minutes", 0.0) + (time.monotonic() - self.started) / 60,
             "num_tokens": num_tokens,
             "seconds": seconds,
             "tokens_per_second": num_tokens / max(seconds, 1e-9),
-            "minutes": progress["minutes"] + (time.monotonic() - started) / 60,
-        }
-
-    def write_results(epoch: int, logs: dict[str, Any]) -> None:
-        whole = {
-            "step": int(model.optimizer.iterations),
-            "parameters": model.count_params(),
-            "target_padding": target_padding,
-            "source_padding": source_padding,
-            **results(),
+            "parameters": self.model.count_params(),
+            "source_padding": self.padding[0],
+            "target_padding": self.padding[1],
             # What `python -m export` checks its work on.
-            "validation_sources": evaluation.sources[:EXPORTED_SENTENCES],
+            "validation_sources": self.evaluation.sources[:EXPORTED_SENTENCES],
         }
-        _write_json(output / RESULTS_FILE, whole)
 
-    callbacks = [
-        evaluation,
-        scalars,
-        States(output / CHECKPOINTS_FOLDER, results),
-        keras.callbacks.LambdaCallback(on_epoch_end=write_results),
-    ]
-    if options.max_minutes:
-        callbacks.append(TimeLimit(started + 60 * options.max_minutes, evaluation))
-    _fit(model, batches, options, callbacks)
-    final = results()
-    print(
-        f"done: {int(model.optimizer.iterations):,} steps in {final['minutes']:.1f} minutes, "
-        f"{final['tokens_per_second']:,.0f} target tokens per second, "
-        f"best validation BLEU {final['best_bleu']:.2f}; run directory {output}"
-    )
+    def _callbacks(self) -> list[keras.callbacks.Callback]:
+        def write_results(epoch, logs):
+            _write_json(self.output / RESULTS_FILE, self.results())
+
+        callbacks = [
+            self.evaluation,
+            self.scalars,
+            States(self.output / CHECKPOINTS_FOLDER, self.results),
+            keras.callbacks.LambdaCallback(on_epoch_end=write_results),
+        ]
+        if self.options.max_minutes:
+            end = self.started + 60 * self.options.max_minutes
+            callbacks.append(TimeLimit(end, self.evaluation))
+        return callbacks
 
 
 def compile_model(model: keras.Model, config: ModelConfig, options: TrainingConfig) -> None:
@@ -195,37 +254,5 @@ def _read_or_train_tokenizers(config: RunConfig, output: Path, resume: bool) -> 
     return tokenizers
 
 
-def _write_config(output: Path, model: ModelConfig, training: TrainingConfig) -> None:
-    effective = {"model": model.to_dict(), "training": dataclasses.asdict(training)}
-    _write_json(output / CONFIG_FILE, effective)
-
-
 def _write_json(path: Path, value: dict[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _fit(model: keras.Model, batches: Batches, options: TrainingConfig, callbacks: list) -> None:
-    """Call `fit` until max_steps; each Keras epoch is the way to the next evaluation."""
-    every = options.evaluate_every_steps or min(
-        batches.steps_per_pass, MAX_STEPS_BETWEEN_EVALUATIONS
-    )
-    step = int(model.optimizer.iterations)
-    while step < options.max_steps:
-        whole_epochs, rest = divmod(options.max_steps - step, every)
-        if step % every == 0 and whole_epochs:
-            epochs, steps = whole_epochs, every
-        else:  # a run that was stopped between two evaluations, or the end of the last epoch
-            epochs, steps = 1, min(every - step % every, rest or every)
-        first = step // every
-        model.fit(
-            batches.dataset(step),
-            initial_epoch=first,
-            epochs=first + epochs,
-            steps_per_epoch=steps,
-            shuffle=False,
-            verbose=1 if sys.stdout.isatty() else 2,  # a bar, or a line for each epoch
-            callbacks=callbacks,
-        )
-        step = int(model.optimizer.iterations)
-        if model.stop_training:
-            break

@@ -1,7 +1,7 @@
 """Trains a SentencePiece vocabulary with the `sentencepiece` library."""
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import sentencepiece
 
@@ -28,12 +28,22 @@ def train_vocabulary(
 
     Raises:
         ValueError: The vocabulary is too small for the corpus's characters, or there is no text.
+        Exception: Whatever reading `texts` raises.
     """
     model = io.BytesIO()
+    reading_errors: list[Exception] = []
+
+    def sentences() -> Iterator[str]:
+        try:
+            yield from texts
+        except Exception as error:  # sentencepiece would hide it in a RuntimeError of its own
+            reading_errors.append(error)
+            raise
+
     sentencepiece.set_random_generator_seed(seed)
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(texts),
+            sentence_iterator=sentences(),
             model_writer=model,
             model_type="unigram",
             vocab_size=vocab_size,
@@ -50,7 +60,9 @@ def train_vocabulary(
             num_threads=1,  # the pieces depend on how many threads share the work
             minloglevel=2,
         )
-    except (RuntimeError, OSError) as error:
+    except (RuntimeError, OSError, ValueError) as error:
+        if reading_errors:
+            raise reading_errors[0] from None
         reason = str(error).splitlines()[-1].strip()
         raise ValueError(f"vocab_size {vocab_size} does not fit the corpus: {reason}") from None
     return model.getvalue()
