@@ -1,7 +1,8 @@
 """Trains a SentencePiece vocabulary with the `sentencepiece` library."""
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from random import Random
 
 import sentencepiece
 
@@ -28,22 +29,12 @@ def train_vocabulary(
 
     Raises:
         ValueError: The vocabulary is too small for the corpus's characters, or there is no text.
-        Exception: Whatever reading `texts` raises.
     """
     model = io.BytesIO()
-    reading_errors: list[Exception] = []
-
-    def sentences() -> Iterator[str]:
-        try:
-            yield from texts
-        except Exception as error:  # sentencepiece would hide it in a RuntimeError of its own
-            reading_errors.append(error)
-            raise
-
-    sentencepiece.set_random_generator_seed(seed)
+    sentences = _sample(texts, MAX_SENTENCES, seed)
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=sentences(),
+            sentence_iterator=iter(sentences),
             model_writer=model,
             model_type="unigram",
             vocab_size=vocab_size,
@@ -55,14 +46,25 @@ def train_vocabulary(
             unk_id=UNKNOWN_ID,
             bos_id=START_ID,
             eos_id=END_ID,
-            input_sentence_size=MAX_SENTENCES,
-            shuffle_input_sentence=True,
             num_threads=1,  # the pieces depend on how many threads share the work
             minloglevel=2,
         )
     except (RuntimeError, OSError, ValueError) as error:
-        if reading_errors:
-            raise reading_errors[0] from None
         reason = str(error).splitlines()[-1].strip()
         raise ValueError(f"vocab_size {vocab_size} does not fit the corpus: {reason}") from None
     return model.getvalue()
+
+
+def _sample(texts: Iterable[str], count: int, seed: int) -> list[str]:
+    """Return `count` of the texts, or all if there are fewer, each as likely as any other.
+
+    sentencepiece samples too, but from another seed in each process, whatever it is told.
+    """
+    random = Random(seed)
+    kept: list[str] = []
+    for number, text in enumerate(texts):
+        if number < count:
+            kept.append(text)
+        elif (place := random.randrange(number + 1)) < count:
+            kept[place] = text
+    return kept
