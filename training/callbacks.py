@@ -56,7 +56,7 @@ class Evaluation(keras.callbacks.Callback):
         )
 
     def on_epoch_end(self, epoch, logs=None):
-        """Evaluate, and keep the weights if no earlier ones had a better BLEU."""
+        """Evaluate, and keep the weights if their BLEU is better than all earlier ones."""
         start = time.perf_counter()
         measured = self._measured.evaluate(self.batches, verbose=0, return_dict=True)
         hypotheses = self.translator(self.sources, progress=True)
@@ -185,3 +185,7 @@ class TimeLimit(keras.callbacks.Callback):
         """Stop when no time is left."""
         if time.monotonic() + self.evaluation.seconds >= self.end:
             self.model.stop_training = True
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Stop when no step with another evaluation would be in time."""
+        self.on_train_batch_end(None)

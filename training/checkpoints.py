@@ -41,11 +41,20 @@ def save_state(folder: Path, model: keras.Model, step: int, progress: dict[str, 
     temporary.mkdir()
     np.savez(temporary / STATE_FILE, **_state(model))  # type: ignore[arg-type]
     (temporary / PROGRESS_FILE).write_text(json.dumps({"step": step, **progress}, indent=2))
-    shutil.rmtree(target, ignore_errors=True)
+    if target.exists():
+        _remove(target)
     os.replace(temporary, target)
     for old in sorted(folder.glob("step-*"))[:-2]:
-        shutil.rmtree(old)
+        _remove(old)
     return target
+
+
+def _remove(state: Path) -> None:
+    """Remove a saved state, which loses its name first: `step-N` is never a half-removed one."""
+    removed = state.with_name(f".removing-{state.name}")
+    shutil.rmtree(removed, ignore_errors=True)
+    os.replace(state, removed)
+    shutil.rmtree(removed)
 
 
 def newest_state(folder: Path) -> Path | None:
