@@ -80,7 +80,7 @@ def export(translator, target: Path, texts: Sequence[str]) -> None:
 
 def _verify(folder: Path, texts: list[str], translations: list[str]) -> None:
     checked = subprocess.run(
-        [sys.executable, "-m", "export.verify", str(folder)],
+        [sys.executable, "-m", "export.verify", str(folder.resolve())],
         input=json.dumps({"text": texts, "translation": translations}),
         cwd=Path(__file__).parent.parent,
         stdout=subprocess.DEVNULL,

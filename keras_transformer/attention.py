@@ -131,9 +131,8 @@ class MultiHeadAttention(keras.layers.MultiHeadAttention):
         Returns:
             (batch, beams, d_model).
         """
-        query = ops.transpose(
-            _flat(self.query_dense, x), (0, 2, 1, 3)
-        )  # (batch, heads, beams, key_dim)
+        query = _flat(self.query_dense, x)  # (batch, beams, heads, key_dim)
+        query = ops.transpose(query, (0, 2, 1, 3))
         weights = _attention_weights(query, source["key"], ops.expand_dims(attention_mask, 1))
         heads = ops.matmul(weights, source["value"])
         return _flat(self.output_dense, ops.transpose(heads, (0, 2, 1, 3)))

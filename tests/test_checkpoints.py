@@ -93,16 +93,14 @@ def test_the_state_includes_moments_and_dropout_generators(run):
 
 
 def test_three_steps_a_restore_and_three_more_are_six_steps_bit_for_bit(run):
-    _, _, saved, end = run
-    model = make_model()
+    model, _, saved, end = run
     load_state(saved, model)
     train(model, STEPS)
     assert is_same(state_of(model), end)
 
 
 def test_without_the_dropout_generators_it_would_not_be_so(run):
-    _, _, saved, end = run
-    model = make_model()
+    model, _, saved, end = run
     load_state(saved, model)
     for variable in model.non_trainable_variables:
         if "seed_generator_state" in variable.path:
@@ -123,7 +121,7 @@ t.save_state(Path(sys.argv[3]), model, 2 * t.STEPS, {})
 """
 
 
-def test_another_process_goes_on_bit_for_bit(run, tmp_path):
+def test_a_new_model_in_another_process_goes_on_bit_for_bit(run, tmp_path):
     _, _, saved, end = run
     process = subprocess.run(
         [sys.executable, "-c", OTHER_PROCESS, str(TESTS), str(saved), str(tmp_path)],

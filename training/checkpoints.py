@@ -87,7 +87,7 @@ def load_state(state: Path, model: keras.Model) -> None:
     path = state / STATE_FILE
     variables = _variables(model)
     try:
-        with np.load(path) as arrays:
+        with path.open("rb") as file, np.load(file) as arrays:
             if sorted(arrays) != sorted(variables):
                 raise ValueError("it belongs to another model")
             for name, variable in variables.items():

@@ -1,0 +1,300 @@
+"""Callbacks: what an evaluation keeps and reports, what TensorBoard is given, when training ends."""
+
+import itertools
+from pathlib import Path
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from keras_transformer import ModelConfig, build_transformer
+from training import callbacks
+from training.callbacks import Evaluation, Scalars, States, TimeLimit
+from training.checkpoints import newest_state, read_progress
+from training.evaluate import score
+from training.loss import MaskedCrossentropy
+from training.metrics import TokenAccuracy
+from training.schedule import WarmupInverseSqrt
+
+PAIRS = [
+    ("你好。", "Hello to all of you."),
+    ("我喜欢茶。", "I like to drink tea."),
+    ("车站在哪？", "Where is the train station?"),
+]
+PERFECT = [target for _, target in PAIRS]
+FAIR = ["Hello to all of us.", "I like to drink tea.", "Where is the train?"]
+POOR = ["Hello.", "I like to drink.", "No."]
+
+
+@pytest.fixture(scope="module")
+def model():
+    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "d_model": 8, "num_heads": 2}
+    return build_transformer(ModelConfig(vocab_size=20, d_ff=8, dropout=0.1, **sizes))
+
+
+def compile_model(model, rate_scale=1.0):
+    """Compile without a graph, which would take longer to make than the few steps here."""
+    model.compile(
+        optimizer=keras.optimizers.Adam(WarmupInverseSqrt(8, 4, rate_scale)),
+        loss=MaskedCrossentropy(0.1),
+        metrics=[TokenAccuracy()],
+        run_eagerly=True,
+    )
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def make_batches(shapes, seed=1):
+    """Return batches of these (rows, length); their targets end at different places."""
+    random = np.random.default_rng(seed)
+    batches = []
+    for rows, length in shapes:
+        source = random.integers(4, 20, (rows, length)).astype(np.int32)
+        labels = random.integers(4, 20, (rows, length)).astype(np.int32)
+        for row, end in enumerate(random.integers(1, length + 1, rows)):
+            labels[row, end:] = 0
+        target_ids = np.concatenate([np.full((rows, 1), 2), labels[:, :-1]], axis=1)
+        batches.append(({"source_ids": source, "target_ids": target_ids.astype(np.int32)}, labels))
+    return batches
+
+
+SHAPES = [(3, 4), (1, 9), (5, 2), (2, 6)]
+
+
+def dataset_of(batches):
+    spec = tf.TensorSpec([None, None], tf.int32)
+    return tf.data.Dataset.from_generator(
+        lambda: iter(batches),
+        output_signature=({"source_ids": spec, "target_ids": spec}, spec),
+    )
+
+
+def fit(model, used_callbacks, epochs=1, steps=2):
+    return model.fit(
+        dataset_of(make_batches(SHAPES)).repeat(),
+        epochs=epochs,
+        steps_per_epoch=steps,
+        shuffle=False,
+        verbose=0,
+        callbacks=used_callbacks,
+    ).history
+
+
+class OnEpochEnd(keras.callbacks.Callback):
+    """Calls a function with the logs; unlike LambdaCallback's, its logs can be added to."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.function(logs)
+
+
+# Evaluation
+
+
+class ScriptedTranslator:
+    """Gives one list of translations after another."""
+
+    def __init__(self, *scripts):
+        self.scripts = iter(scripts)
+        self.asked = []
+
+    def __call__(self, texts, progress=False):
+        self.asked.append(texts)
+        return next(self.scripts)
+
+
+@pytest.fixture
+def valid():
+    return make_batches([(4, 3), (1, 12), (2, 5)], seed=2)
+
+
+def test_bleu_and_perplexity_are_in_the_history_and_in_the_logs_of_later_callbacks(model, valid):
+    translator = ScriptedTranslator(POOR, PERFECT)
+    evaluation = Evaluation(translator, PAIRS, dataset_of(valid))
+    seen = []
+    later = OnEpochEnd(lambda logs: seen.append(dict(logs)))
+    history = fit(compile_model(model), [evaluation, later], epochs=2)
+    assert history["val_bleu"] == [score(POOR, PERFECT).bleu, score(PERFECT, PERFECT).bleu]
+    assert len(history["val_perplexity"]) == 2
+    assert [logs["val_bleu"] for logs in seen] == history["val_bleu"]
+    assert [logs["val_perplexity"] for logs in seen] == history["val_perplexity"]
+    assert translator.asked == 2 * [[source for source, _ in PAIRS]]
+    assert evaluation.seconds > 0
+
+
+def test_perplexity_is_exact_over_the_tokens_of_all_batches(model, valid):
+    evaluation = Evaluation(ScriptedTranslator(POOR), PAIRS, dataset_of(valid))
+    history = fit(compile_model(model), [evaluation])
+    losses, is_real = [], []
+    for inputs, labels in valid:
+        logits = np.asarray(model(inputs, training=False), np.float64)
+        log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        losses.append(-np.take_along_axis(log_probs, labels[..., None], -1)[..., 0].ravel())
+        is_real.append((labels != 0).ravel())
+    expected = np.exp(np.concatenate(losses)[np.concatenate(is_real)].mean())
+    assert history["val_perplexity"] == [pytest.approx(expected, rel=1e-4)]
+
+
+def test_the_weights_of_the_best_bleu_are_kept_and_no_others(model, valid, tmp_path, capsys):
+    path = tmp_path / "model.weights.h5"
+    evaluation = Evaluation(
+        ScriptedTranslator(POOR, PERFECT, FAIR, PERFECT), PAIRS, dataset_of(valid), path
+    )
+    kept, trained = [], []
+
+    def look(logs):
+        kept.append(path.read_bytes())
+        trained.append(model.get_weights())
+
+    fit(compile_model(model), [evaluation, OnEpochEnd(look)], epochs=4)
+    assert kept[0] != kept[1] == kept[2] == kept[3]  # the second perfect one is no better
+    assert evaluation.best_bleu == score(PERFECT, PERFECT).bleu
+    model.load_weights(path)
+    assert all(map(np.array_equal, model.get_weights(), trained[1]))
+    assert not all(map(np.array_equal, trained[3], trained[1]))
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
+    assert [line.endswith("(best so far)") for line in lines] == [True, True, False, False]
+
+
+def test_a_resumed_run_keeps_its_better_weights(model, valid, tmp_path):
+    path = tmp_path / "model.weights.h5"
+    evaluation = Evaluation(
+        ScriptedTranslator(FAIR), PAIRS, dataset_of(valid), path, best_bleu=99.0
+    )
+    fit(compile_model(model), [evaluation])
+    assert not path.exists() and evaluation.best_bleu == 99.0
+
+
+def test_weights_are_kept_even_if_no_bleu_is_above_0(model, valid, tmp_path):
+    path = tmp_path / "model.weights.h5"
+    evaluation = Evaluation(ScriptedTranslator(["", "", ""]), PAIRS, dataset_of(valid), path)
+    assert fit(compile_model(model), [evaluation])["val_bleu"] == [0.0]
+    assert path.is_file()
+
+
+def test_an_evaluation_changes_nothing_that_training_depends_on(model, valid):
+    compile_model(model)
+    fit(model, [])
+    evaluation = Evaluation(ScriptedTranslator(POOR), PAIRS, dataset_of(valid))
+    evaluation.set_model(model)
+    evaluation.on_train_begin()
+    variables = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
+    before = [np.array(variable) for variable in variables]
+    evaluation.on_epoch_end(0, {})
+    assert all(map(np.array_equal, before, map(np.array, variables)))
+
+
+# TensorBoard
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Let each look at the clock find it 2 seconds later."""
+    ticks = itertools.count(100.0, 2.0)
+    fake = SimpleNamespace(perf_counter=lambda: next(ticks), monotonic=lambda: next(ticks))
+    monkeypatch.setattr(callbacks, "time", fake)
+
+
+def read_scalars(folder):
+    """Return {tag: {step: value}} of the event file in `folder`."""
+    (file,) = Path(folder).iterdir()
+    events = EventAccumulator(str(file), size_guidance={"tensors": 0}).Reload()
+    return {
+        tag: {
+            event.step: float(tf.make_ndarray(event.tensor_proto)) for event in events.Tensors(tag)
+        }
+        for tag in events.Tags()["tensors"]
+    }
+
+
+def test_training_points_are_means_over_the_steps_since_the_last_one(tmp_path, clock):
+    """2 Keras epochs of 4 steps, a point every 3 steps: the second window spans both epochs."""
+    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "d_model": 8, "num_heads": 2}
+    model = build_transformer(ModelConfig(vocab_size=20, d_ff=8, dropout=0.0, **sizes))
+    compile_model(model, rate_scale=1e-9)  # the weights stay as they are
+    scalars = Scalars(tmp_path, every_steps=3)
+    fit(model, [scalars], epochs=2, steps=4)
+
+    steps = []  # sentences, loss, right tokens, tokens
+    for inputs, labels in 2 * make_batches(SHAPES):
+        logits = np.asarray(model(inputs, training=False), np.float64)
+        is_real = labels != 0
+        of_label = np.take_along_axis(logits, labels[..., None], -1)[..., 0]
+        losses = np.log(np.exp(logits).sum(-1)) - 0.9 * of_label - 0.1 * logits.mean(-1)
+        hits = (logits.argmax(-1) == labels) & is_real
+        steps.append((len(labels), losses[is_real].mean(), hits.sum(), is_real.sum()))
+    sentences, losses, hits, tokens = np.array(steps).T
+    points = read_scalars(tmp_path)
+    assert set(points) == {"loss", "accuracy", "learning_rate", "tokens_per_second"}
+    for step, window in ((3, slice(0, 3)), (6, slice(3, 6))):
+        expected = {
+            # Keras weighs the loss of a batch by its sentences.
+            "loss": np.average(losses[window], weights=sentences[window]),
+            "accuracy": hits[window].sum() / tokens[window].sum(),
+            "learning_rate": float(WarmupInverseSqrt(8, 4, 1e-9)(step)),
+            "tokens_per_second": tokens[window].sum() / (3 * 2.0),
+        }
+        for tag, value in expected.items():
+            assert list(points[tag]) == [3, 6]
+            assert points[tag][step] == pytest.approx(value, rel=1e-4), tag
+    assert scalars.num_tokens == tokens.sum() and scalars.seconds == 8 * 2.0
+
+
+def test_evaluations_are_points_at_the_end_of_each_epoch(model, tmp_path):
+    values = iter([(3.5, 60.0), (7.25, 50.0)])
+
+    def evaluate(logs):
+        logs["val_bleu"], logs["val_perplexity"] = next(values)
+
+    scalars = Scalars(tmp_path, every_steps=50)
+    fit(compile_model(model), [OnEpochEnd(evaluate), scalars], epochs=2, steps=2)
+    assert read_scalars(tmp_path) == {
+        "validation/bleu": {2: 3.5, 4: 7.25},
+        "validation/perplexity": {2: 60.0, 4: 50.0},
+    }
+
+
+def test_the_time_of_an_evaluation_does_not_count_as_training(model, tmp_path, clock):
+    scalars = Scalars(tmp_path, every_steps=50)
+    evaluate = OnEpochEnd(lambda logs: [callbacks.time.perf_counter() for _ in range(100)])
+    fit(compile_model(model), [evaluate, scalars], epochs=3, steps=2)
+    assert scalars.seconds == 6 * 2.0
+
+
+# Saved states and the time limit
+
+
+def test_the_state_is_saved_at_the_end_of_each_epoch_with_the_progress_of_then(model, tmp_path):
+    progress = iter([{"best_bleu": 1.0}, {"best_bleu": 2.0}, {"best_bleu": 3.0}])
+    fit(compile_model(model), [States(tmp_path, lambda: next(progress))], epochs=3, steps=2)
+    assert read_progress(newest_state(tmp_path)) == {"step": 6, "best_bleu": 3.0}
+    assert read_progress(tmp_path / "step-00000004") == {"step": 4, "best_bleu": 2.0}
+
+
+def test_training_ends_when_only_the_time_of_an_evaluation_is_left(model, clock):
+    ended = []
+    evaluation = OnEpochEnd(lambda logs: ended.append(logs))
+    evaluation.seconds = 4.0
+    limit = TimeLimit(end=108.0, evaluation=evaluation)  # it is 100, 102, 104 after the steps
+    fit(compile_model(model), [evaluation, limit], epochs=5, steps=10)
+    assert int(model.optimizer.iterations) == 3
+    assert len(ended) == 1  # the last evaluation takes place
+
+
+def test_training_ends_after_an_evaluation_that_leaves_no_time_for_another(model, clock):
+    evaluation = OnEpochEnd(lambda logs: setattr(evaluation, "seconds", 50.0))
+    evaluation.seconds = 0.0
+    fit(compile_model(model), [evaluation, TimeLimit(150.0, evaluation)], epochs=5, steps=2)
+    assert int(model.optimizer.iterations) == 2
+
+
+def test_training_with_time_left_is_not_ended(model, clock):
+    evaluation = SimpleNamespace(seconds=4.0)
+    fit(compile_model(model), [TimeLimit(1000.0, evaluation)], epochs=2, steps=2)
+    assert int(model.optimizer.iterations) == 4
