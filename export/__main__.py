@@ -89,7 +89,8 @@ def _verify(folder: Path, texts: list[str], translations: list[str]) -> None:
     )
     if checked.returncode:
         last_line = (checked.stderr.strip().splitlines() or ["no message"])[-1]
-        raise ExportError(f"the export does not pass its verification: {last_line}")
+        reason = last_line.removeprefix("error: ")
+        raise ExportError(f"the export does not pass its verification: {reason}")
 
 
 def _next_version(folder: Path) -> int:

@@ -86,6 +86,9 @@ def main() -> int:
     except VerificationError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except tf.errors.OpError as error:  # of many lines, and the last says least
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
     return 0
 
 

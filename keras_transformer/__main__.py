@@ -23,7 +23,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    texts = options.text or [line.rstrip("\r\n") for line in sys.stdin]
+    # Lines as in a corpus: they end at \n alone; bytes that are not UTF-8 are read as U+FFFD.
+    texts = options.text or [
+        line.decode(errors="replace").rstrip("\r\n") for line in sys.stdin.buffer
+    ]
     for translation in translator(texts):
         print(" ".join(translation.splitlines()))
     return 0

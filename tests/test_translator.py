@@ -169,7 +169,7 @@ def test_n_best_has_all_hypotheses_best_first(n_best, beam_size):
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_the_translation_is_the_first_of_the_n_best(translators, n_best, beam_size):
     translator = translators[beam_size]
-    best = as_graph(translator.translate)(tf.constant(TEXTS))
+    best = translator._translate(tf.constant(TEXTS))
     found = n_best[beam_size](tf.constant(TEXTS))
     assert {name: (value.dtype, value.shape) for name, value in best.items()} == {
         "translation": (tf.string, (len(TEXTS),)),
