@@ -14,7 +14,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("model", help="a run directory, or an exported SavedModel (DIR/N/V)")
     parser.add_argument("text", nargs="*", help="texts; none: read standard input")
     parser.add_argument("--beam-size", type=int, help="hypotheses kept; of a run only (default 4)")
-    options = parser.parse_args(argv)
+    options = parser.parse_intermixed_args(argv)  # RUN --beam-size 2 TEXT, too
     # Loaded here, so that --help and a mistake in the arguments answer at once.
     from keras_transformer.translator import load_translator
 

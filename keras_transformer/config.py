@@ -1,4 +1,4 @@
-"""The shape of a Transformer: a frozen ModelConfig, its presets, and the ids all parts agree on."""
+"""The shape of a Transformer: a frozen ModelConfig, presets, and what all parts agree on."""
 
 import dataclasses
 import json
@@ -9,6 +9,12 @@ PAD_ID = 0
 UNKNOWN_ID = 1
 START_ID = 2
 END_ID = 3
+
+# The files of a run directory that translation needs.
+CONFIG_FILE = "config.json"
+WEIGHTS_FILE = "model.weights.h5"
+TOKENIZER_FILE = "tokenizer.model"
+SOURCE_TOKENIZER_FILE = "source_tokenizer.model"  # only with separate vocabularies
 
 # A translation may be this many tokens longer than its source (6.1).
 EXTRA_TARGET_LENGTH = 50
@@ -119,7 +125,7 @@ class ModelConfig:
         Raises:
             ValueError: No such preset, or no such field.
         """
-        if name not in PRESETS:
+        if not isinstance(name, str) or name not in PRESETS:
             raise ValueError(f"preset must be one of {', '.join(PRESETS)}, received {name!r}")
         return cls.from_dict({"vocab_size": vocab_size, **PRESETS[name], **overrides})
 

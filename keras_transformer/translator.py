@@ -9,17 +9,20 @@ import keras
 import tensorflow as tf
 from tqdm import tqdm
 
-from keras_transformer.config import EXTRA_TARGET_LENGTH, PAD_ID, ModelConfig
+from keras_transformer.config import (
+    CONFIG_FILE,
+    EXTRA_TARGET_LENGTH,
+    PAD_ID,
+    SOURCE_TOKENIZER_FILE,
+    TOKENIZER_FILE,
+    WEIGHTS_FILE,
+    ModelConfig,
+)
 from keras_transformer.decoding import Hypotheses, beam_search, greedy_search
 from keras_transformer.model import StepDecoder, build_transformer
 from keras_transformer.tokenizer import Tokenizer
 
-# A run directory's files that translation needs (docs: README, "The run directory").
-CONFIG_FILE = "config.json"
-WEIGHTS_FILE = "model.weights.h5"
-TOKENIZER_FILE = "tokenizer.model"
 SAVED_MODEL_FILE = "saved_model.pb"
-SOURCE_TOKENIZER_FILE = "source_tokenizer.model"  # only with separate vocabularies
 
 
 class Translator:

@@ -201,19 +201,16 @@ finally:
     loaded = {"tensorflow", "keras", "tensorflow_text"} & sys.modules.keys()
     print("loaded:", *sorted(loaded))
 """
-IMPORTS_KERAS = pytest.mark.xfail(
-    strict=True, reason="keras_transformer/__init__.py imports Keras, and that TensorFlow"
-)
 
 
 @pytest.mark.parametrize(
     "command",
     [
-        pytest.param("training", marks=IMPORTS_KERAS),
+        "training",
         "training.evaluate",
         "training.phrasebook",
         "export",
-        pytest.param("keras_transformer", marks=IMPORTS_KERAS),
+        "keras_transformer",
     ],
 )
 def test_help_answers_without_tensorflow(command):

@@ -6,7 +6,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from training.config import PRESET_NAMES, RunConfig
+from keras_transformer.config import CONFIG_FILE, PRESETS
+from training.config import RunConfig
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,8 +22,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     model = {"preset": options.preset} if options.preset else {}
     output = Path(options.output)
     try:
-        config = RunConfig.load(options.config, training, model)
-        _check_output(output, options.resume)
+        goes_on = _check_output(output, options.resume)
+        earlier = output / CONFIG_FILE if goes_on and not options.config else None
+        config = RunConfig.load(earlier or options.config, training, model)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -36,6 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except OSError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted before the first step", file=sys.stderr)
         return 1
     try:
         run.fit()
@@ -59,7 +64,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--valid", help="validation corpus, likewise")
     parser.add_argument("--output", required=True, help="run directory to write")
     parser.add_argument("--config", help="TOML file with the tables [model] and [training]")
-    parser.add_argument("--preset", choices=PRESET_NAMES, help="size of the model (default small)")
+    parser.add_argument("--preset", choices=tuple(PRESETS), help="model size (default small)")
     parser.add_argument("--max-steps", type=int, help="optimizer steps at the most")
     parser.add_argument("--max-minutes", type=float, help="wall-clock limit of the whole run")
     parser.add_argument("--seed", type=int, help="of weights, dropout and data order (default 1)")
@@ -67,13 +72,16 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _check_output(output: Path, resume: bool) -> None:
+def _check_output(output: Path, resume: bool) -> bool:
+    """Return whether `output` holds a run to go on with."""
     if output.exists() and not output.is_dir():
         raise ValueError(f"--output {output} is a file")
-    if (output / "config.json").exists() and not resume:
+    holds_run = (output / CONFIG_FILE).exists()
+    if holds_run and not resume:
         raise ValueError(
             f"--output {output} holds a run: go on with it by --resume, or name another folder"
         )
+    return holds_run
 
 
 if __name__ == "__main__":

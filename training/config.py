@@ -1,12 +1,13 @@
 """The options of one training run: a frozen TrainingConfig, read from TOML and the command line."""
 
 import dataclasses
+import json
 import math
 import tomllib
 from pathlib import Path
 from typing import Any
 
-from keras_transformer.config import PRESETS, ModelConfig
+from keras_transformer.config import ModelConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +124,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         """Check the model's options, before a vocabulary is there."""
-        for name in ("vocab_size", "source_vocab_size"):
+        for name in VOCABULARY_SIZES:
             if name in self.model:
                 raise ValueError(
                     f"model option {name!r} follows from the vocabulary; set vocab_size under "
@@ -142,24 +143,30 @@ class RunConfig:
     def load(
         cls, path: str | Path | None, training: dict[str, Any], model: dict[str, Any]
     ) -> "RunConfig":
-        """Read a TOML file with the tables [model] and [training], then override single options.
+        """Read a file with the tables [model] and [training], then override single options.
 
         Args:
-            path: The file; None starts from the defaults.
+            path: A TOML file, or the `config.json` of a run; None starts from the defaults.
             training: Options of TrainingConfig that win over the file's.
             model: Options of the model that win over the file's.
 
         Raises:
-            ValueError: The file is missing, is no TOML, or has an unknown key or a bad value.
+            ValueError: The file is missing, is no such file, or has an unknown key or a bad value.
         """
         tables: dict[str, Any] = {}
         if path is not None:
+            is_json = Path(path).suffix == ".json"
             try:
-                tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+                text = Path(path).read_text(encoding="utf-8")
+                tables = json.loads(text) if is_json else tomllib.loads(text)
             except OSError as error:
                 raise ValueError(f"{path}: {error.strerror}") from None
-            except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-                raise ValueError(f"{path}: no TOML file: {error}") from None
+            except ValueError as error:
+                kind = "JSON" if is_json else "TOML"
+                raise ValueError(f"{path}: no {kind} file: {error}") from None
+            if is_json:  # what a run wrote holds the sizes of its vocabulary too
+                for name in VOCABULARY_SIZES:
+                    tables["model"].pop(name, None)
         origin = f"{path}: " if path is not None else ""
         known = {field.name for field in dataclasses.fields(TrainingConfig)}
         for name, table in tables.items():
@@ -178,6 +185,3 @@ class RunConfig:
             )
         except ValueError as error:
             raise ValueError(f"{origin}{error}") from None
-
-
-PRESET_NAMES = tuple(PRESETS)

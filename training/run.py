@@ -11,16 +11,16 @@ from typing import Any
 
 import keras
 
-from keras_transformer.config import ModelConfig
-from keras_transformer.model import build_transformer
-from keras_transformer.tokenizer import Tokenizer
-from keras_transformer.translator import (
+from keras_transformer.config import (
     CONFIG_FILE,
     SOURCE_TOKENIZER_FILE,
     TOKENIZER_FILE,
     WEIGHTS_FILE,
-    Translator,
+    ModelConfig,
 )
+from keras_transformer.model import build_transformer
+from keras_transformer.tokenizer import Tokenizer
+from keras_transformer.translator import Translator
 from training import checkpoints, phrasebook
 from training.callbacks import Evaluation, Scalars, States, TimeLimit
 from training.config import RunConfig, TrainingConfig
@@ -54,15 +54,11 @@ def prepare(config: RunConfig, output: Path, resume: bool, started: float) -> "R
     options = config.training
     keras.utils.set_random_seed(options.seed)  # before any tokenizer: see Tokenizer
     keras.config.set_dtype_policy(options.mixed_precision or "float32")
-    output.mkdir(parents=True, exist_ok=True)
     tokenizers = _read_or_train_tokenizers(config, output, resume)
     source_tokenizer, tokenizer = tokenizers[0], tokenizers[-1]
     model_config = config.model_config(
         tokenizer.vocab_size, source_tokenizer.vocab_size if len(tokenizers) == 2 else None
     )
-    effective = {"model": model_config.to_dict(), "training": dataclasses.asdict(options)}
-    _write_json(output / CONFIG_FILE, effective)
-
     batches = {}
     for split in ("train", "valid"):
         corpus = tokenize_corpus(
@@ -72,6 +68,11 @@ def prepare(config: RunConfig, output: Path, resume: bool, started: float) -> "R
             f"{split}: {len(corpus):,} pairs; left out, longer than {model_config.max_length} "
             f"tokens: {corpus.num_too_long:,}"
         )
+        if not len(corpus):
+            raise ValueError(
+                f"{getattr(options, split)}: no pair of at most max_length "
+                f"{model_config.max_length} tokens"
+            )
         batches[split] = Batches(corpus, options.batch_tokens, options.seed)
     model = build_transformer(model_config)
     compile_model(model, model_config, options)
@@ -82,6 +83,8 @@ def prepare(config: RunConfig, output: Path, resume: bool, started: float) -> "R
         checkpoints.load_state(state, model)
         earlier = checkpoints.read_progress(state)
         print(f"resumed from {state}")
+    effective = {"model": model_config.to_dict(), "training": dataclasses.asdict(options)}
+    _write_json(output / CONFIG_FILE, effective)
     translator = Translator(
         model, tokenizer, source_tokenizer, max_length=model_config.max_length, beam_size=1
     )
@@ -249,6 +252,7 @@ def _read_or_train_tokenizers(config: RunConfig, output: Path, resume: bool) -> 
         model = train_vocabulary(
             texts, options.vocab_size, options.character_coverage, options.seed
         )
+        output.mkdir(parents=True, exist_ok=True)
         (output / name).write_bytes(model)
         tokenizers.append(Tokenizer(model))
     return tokenizers
