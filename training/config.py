@@ -9,6 +9,8 @@ from typing import Any
 
 from keras_transformer.config import ModelConfig
 
+VOCABULARY_SIZES = ("vocab_size", "source_vocab_size")
+
 
 @dataclasses.dataclass(frozen=True)
 class TrainingConfig:
