@@ -46,7 +46,7 @@ class MultiHeadAttention(keras.layers.MultiHeadAttention):
         Returns:
             (batch, query, d_model).
         """
-        if self.dropout:
+        if self.dropout or self.compute_dtype == "float16":  # whose products Keras lets overflow
             return self.call_with_scores(query, value, attention_mask, training)[0]
         heads = ops.dot_product_attention(
             _flat(self.query_dense, query),
@@ -139,9 +139,12 @@ class MultiHeadAttention(keras.layers.MultiHeadAttention):
 
 
 def _attention_weights(query, key, mask):
-    """Compute softmax(QK^T / sqrt(d_k)), the weights of equation 1, over the last two axes."""
-    scaled = query * (query.shape[-1] ** -0.5)
-    logits = ops.cast(ops.matmul(scaled, ops.swapaxes(key, -1, -2)), "float32")
+    """Compute softmax(QK^T / sqrt(d_k)), the weights of equation 1, over the last two axes.
+
+    In float32 whatever the policy, as extreme products overflow in float16.
+    """
+    scaled = ops.cast(query, "float32") * (query.shape[-1] ** -0.5)
+    logits = ops.matmul(scaled, ops.swapaxes(ops.cast(key, "float32"), -1, -2))
     if mask is not None:
         logits = ops.where(mask, logits, -1e9)
     # Not ops.softmax: it warns where there is one key, as at every first step.

@@ -205,13 +205,7 @@ finally:
 
 @pytest.mark.parametrize(
     "command",
-    [
-        "training",
-        "training.evaluate",
-        "training.phrasebook",
-        "export",
-        "keras_transformer",
-    ],
+    ["training", "training.evaluate", "training.phrasebook", "export", "keras_transformer"],
 )
 def test_help_answers_without_tensorflow(command):
     process = run_python("-c", HELP, command)

@@ -25,7 +25,7 @@ PRINT_DIGEST = (
 
 @pytest.fixture(scope="module")
 def pairs() -> list[tuple[str, str]]:
-    return [pair for split in phrasebook.SPLITS for pair in phrasebook.load(split)]
+    return list(dict.fromkeys(p for split in phrasebook.SPLITS for p in phrasebook.load(split)))
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +88,14 @@ def test_every_template_gives_a_pair(grammar):
         for derivation in derivations
     }
     assert {template.zh for template in grammar.templates} == made
+
+
+def test_only_fixed_phrases_stand_several_times_in_training():
+    counts = Counter(phrasebook.load("train"))
+    assert set(counts.values()) == {1, phrasebook.FIXED_PHRASE_COPIES}
+    assert counts["你好。", "Hello."] == phrasebook.FIXED_PHRASE_COPIES
+    for split in ("valid", "test"):
+        assert set(Counter(phrasebook.load(split)).values()) == {1}
 
 
 def test_every_chinese_sentence_has_one_translation(pairs):

@@ -10,7 +10,13 @@ import h5py
 import numpy as np
 import pytest
 
+from keras_transformer import ModelConfig, Translator, build_transformer
+from keras_transformer.tokenizer import Tokenizer
 from training import phrasebook
+from training.config import TrainingConfig
+from training.data import Batches, tokenize_corpus
+from training.run import compile_model
+from training.vocabulary import train_vocabulary
 
 ROOT = Path(__file__).parents[2]
 CONFIG = """
@@ -154,3 +160,27 @@ def test_a_time_limit_ends_the_run_with_weights_saved(corpus):
     done = train(corpus, output, 100_000, "--max-minutes", "0.01")
     assert "done: " in done.stdout
     assert (output / "model.weights.h5").is_file()
+
+
+def test_translation_reproduces_pairs_that_were_learned_by_heart():
+    pairs = phrasebook.load("train")[:20]
+    sources, targets = zip(*pairs, strict=True)
+    tokenizer = Tokenizer(train_vocabulary([*sources, *targets], 500))
+    config = ModelConfig(
+        vocab_size=tokenizer.vocab_size,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        d_model=64,
+        num_heads=4,
+        d_ff=128,
+        dropout=0.0,
+        max_length=64,
+    )
+    corpus = tokenize_corpus(pairs, tokenizer, tokenizer, config.max_length)
+    assert corpus.num_too_long == 0
+    model = build_transformer(config)
+    compile_model(model, config, TrainingConfig(warmup_steps=40, learning_rate_scale=0.2))
+    batches = Batches(corpus, batch_tokens=1024, seed=1)
+    model.fit(batches.dataset(), steps_per_epoch=400, shuffle=False, verbose=0)
+    for beam_size in (1, 4):
+        assert Translator(model, tokenizer, beam_size=beam_size)(sources) == list(targets)

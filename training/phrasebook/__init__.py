@@ -21,6 +21,9 @@ from training.phrasebook.grammar import Derivation, Grammar, GrammarError, diges
 SPLITS = ("train", "valid", "test")
 PAIRS_PER_TEMPLATE = 115
 HELD_OUT_PER_MILLE = 18
+# How often a fixed phrase stands in the training split: "Hello." is said more often than each of
+# the thousand sentences about somebody's breakfast, and must not be learned last.
+FIXED_PHRASE_COPIES = 8
 
 
 def load(split: str) -> list[tuple[str, str]]:
@@ -30,14 +33,20 @@ def load(split: str) -> list[tuple[str, str]]:
         split: "train", "valid" or "test".
 
     Returns:
-        (Chinese, English) pairs in a fixed order that mixes the topics.
+        (Chinese, English) pairs in a fixed order that mixes the topics. They are distinct, but for
+        the fixed phrases in "train", each of which stands there `FIXED_PHRASE_COPIES` times.
 
     Raises:
         ValueError: there is no such split.
     """
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, received {split!r}")
-    return [(derivation.zh, derivation.en) for derivation in derivations()[split]]
+    copies = [
+        (digest(derivation.zh, derivation.en, str(copy)), derivation)
+        for derivation in derivations()[split]
+        for copy in range(1 if derivation.template.slots else FIXED_PHRASE_COPIES)
+    ]
+    return [(pair.zh, pair.en) for _, pair in sorted(copies, key=lambda item: item[0])]
 
 
 @cache
