@@ -32,17 +32,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     from training.run import prepare
 
     try:
-        run = prepare(config, output, resume=options.resume, started=started)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted before the first step", file=sys.stderr)
-        return 1
-    try:
+        try:
+            run = prepare(config, output, resume=options.resume, started=started)
+        except ValueError as error:  # a corpus or an option; one in training would be our mistake
+            print(f"error: {error}", file=sys.stderr)
+            return 2
         run.fit()
     except OSError as error:
         print(f"error: {error}", file=sys.stderr)
