@@ -4,9 +4,9 @@
 PYTHON ?= python3
 ARGS ?=
 
-# 2 = errors only from TensorFlow's C++ side. A few start-up lines come before it reads this,
-# tensorflow/tensorflow#100442.
-export TF_CPP_MIN_LOG_LEVEL ?= 2
+# Quiet, since without a GPU TensorFlow's C++ side reports that as an error; what fails raises in
+# Python all the same. A few start-up lines come before it reads this, tensorflow/tensorflow#100442.
+export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
 VENV := .venv
