@@ -11,9 +11,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from keras_transformer.config import RESULTS_FILE
+
 # Texts beside the run's held-out sentences that an export must translate alike.
 ODD_TEXTS = ("", " ", "你好。", "Hello, world! 🌍", "a" * 500)
-RESULTS_FILE = "results.json"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,11 +10,12 @@ UNKNOWN_ID = 1
 START_ID = 2
 END_ID = 3
 
-# The files of a run directory that translation needs.
+# The files of a run directory: written by `training`, read by `Translator` and `export`.
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.weights.h5"
 TOKENIZER_FILE = "tokenizer.model"
 SOURCE_TOKENIZER_FILE = "source_tokenizer.model"  # only with separate vocabularies
+RESULTS_FILE = "results.json"
 
 # A translation may be this many tokens longer than its source (6.1).
 EXTRA_TARGET_LENGTH = 50

@@ -13,6 +13,7 @@ import keras
 
 from keras_transformer.config import (
     CONFIG_FILE,
+    RESULTS_FILE,
     SOURCE_TOKENIZER_FILE,
     TOKENIZER_FILE,
     WEIGHTS_FILE,
@@ -33,7 +34,6 @@ from training.vocabulary import train_vocabulary
 
 CHECKPOINTS_FOLDER = "checkpoints"
 LOGS_FOLDER = "logs"
-RESULTS_FILE = "results.json"
 EXPORTED_SENTENCES = 32
 MAX_STEPS_BETWEEN_EVALUATIONS = 1000
 
