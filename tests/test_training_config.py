@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import training
-from training.config import PRESET_NAMES, RunConfig, TrainingConfig
+from keras_transformer.config import PRESETS
+from training.config import RunConfig, TrainingConfig
 
 CONFIGS = sorted((Path(training.__file__).parent / "configs").glob("*.toml"))
 
@@ -71,7 +72,7 @@ def test_what_is_given_on_the_command_line_wins_over_the_file(toml):
     assert config.model["preset"] == "base"
 
 
-@pytest.mark.parametrize("preset", PRESET_NAMES)
+@pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_makes_a_model(preset):
     assert load(None, model={"preset": preset}).model_config(500, 400).source_vocab_size == 400
 
@@ -174,7 +175,7 @@ def test_a_corpus_may_come_half_from_the_file_and_half_from_the_command_line(tom
 def test_an_unknown_preset_is_an_error_that_lists_the_known_ones(toml):
     path = toml('[model]\npreset = "huge"\n')
     message = error_of(path)
-    assert message.startswith(f"{path}: preset must be one of {', '.join(PRESET_NAMES)}")
+    assert message.startswith(f"{path}: preset must be one of {', '.join(PRESETS)}")
     assert "'huge'" in message
 
 

@@ -181,6 +181,5 @@ def test_translation_reproduces_pairs_that_were_learned_by_heart():
     model = build_transformer(config)
     compile_model(model, config, TrainingConfig(warmup_steps=40, learning_rate_scale=0.2))
     batches = Batches(corpus, batch_tokens=1024, seed=1)
-    model.fit(batches.dataset(), steps_per_epoch=400, shuffle=False, verbose=0)
-    for beam_size in (1, 4):
-        assert Translator(model, tokenizer, beam_size=beam_size)(sources) == list(targets)
+    model.fit(batches.dataset(), steps_per_epoch=200, shuffle=False, verbose=0)
+    assert Translator(model, tokenizer, beam_size=1)(sources) == list(targets)
