@@ -1,5 +1,6 @@
 """In-graph text <-> ids: a SentencePiece model run by tensorflow-text."""
 
+import hashlib
 from pathlib import Path
 
 import tensorflow as tf
@@ -26,8 +27,13 @@ class Tokenizer(tf.Module):
 
     def __init__(self, model: bytes):
         super().__init__(name="tokenizer")
+        # The op keeps its resource under its name: two of one name in a process, or in one
+        # SavedModel, would share the vocabulary of the first.
+        name = f"sentencepiece_{hashlib.sha256(model).hexdigest()[:16]}"
         try:
-            self._sentencepiece = tf_text.SentencepieceTokenizer(model=model, out_type=tf.int32)
+            self._sentencepiece = tf_text.SentencepieceTokenizer(
+                model=model, out_type=tf.int32, name=name
+            )
             pieces = self.pieces(tf.constant(sorted(SPECIAL_PIECES), tf.int32)).numpy()
         except tf.errors.OpError:
             raise ValueError(f"model is no SentencePiece model ({len(model)} bytes)") from None
