@@ -34,7 +34,7 @@ class ServingModule(tf.Module):
             return {name: best[name] for name in ("translations", "scores")}
 
         self.functions = {
-            function.__name__: tf.function(function, input_signature=[text])
+            function.__name__: tf.function(function, input_signature=[text], autograph=False)
             for function in (serving_default, translate, n_best)
         }
 

@@ -65,8 +65,12 @@ class Translator:
         self.beam_size = beam_size
         self.length_penalty = length_penalty
         self._decoder = StepDecoder(model)
+        # No AutoGraph here or at export: no Python statement depends on a tensor, and it would read
+        # the source again, which may have changed since a long run began.
         self._translate = tf.function(
-            self.translate, input_signature=[tf.TensorSpec([None], tf.string, name="text")]
+            self.translate,
+            input_signature=[tf.TensorSpec([None], tf.string, name="text")],
+            autograph=False,
         )
 
     @classmethod
