@@ -406,7 +406,9 @@ def no_warnings():
         finally:
             for logger in loggers:
                 logger.removeHandler(handler)
-    assert [record.getMessage() for record in records] == []
+    messages = [record.getMessage() for record in records]
+    # TensorFlow counts the fits of the whole process for this one, those of other tests too.
+    assert [m for m in messages if "triggered tf.function retracing" not in m] == []
 
 
 def test_nothing_warns_from_building_to_loading(tiny_config, tmp_path):
