@@ -1,6 +1,6 @@
 """Times two of our training kernels against Keras's own, both in one run, alternating.
 
-Run: `PYTHONPATH=. .venv/bin/python benchmarks/kernels.py`. Prints one line a kernel; results in RESULTS.md.
+Run: `PYTHONPATH=. .venv/bin/python benchmarks/kernels.py`. It prints one line a kernel.
 """
 
 import statistics
