@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from keras_transformer.config import RESULTS_FILE
+from keras_transformer.config import RESULTS_FILE, DecodingConfig
 
 # Texts beside the run's held-out sentences that an export must translate alike.
 ODD_TEXTS = ("", " ", "你好。", "Hello, world! 🌍", "a" * 500)
@@ -30,7 +30,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ValueError(f"--name must be letters, digits, '.', '_' and '-', received {name!r}")
         if options.version is not None and options.version < 1:
             raise ValueError(f"--version must be a positive integer, received {options.version}")
-        translator = Translator.from_run(run, options.beam_size, options.length_penalty)
+        translator = Translator.from_run(
+            run,
+            DecodingConfig(beam_size=options.beam_size, length_penalty=options.length_penalty),
+        )
         output.joinpath(name).mkdir(parents=True, exist_ok=True)
         version = options.version or _next_version(output / name)
         target = output / name / str(version)

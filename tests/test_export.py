@@ -23,7 +23,7 @@ import tensorflow_text as tf_text
 from export.__main__ import ExportError, _verify, main
 from export.signatures import save
 from export.verify import VerificationError, check_graph, check_translations
-from keras_transformer import ModelConfig, build_transformer
+from keras_transformer import DecodingConfig, ModelConfig, build_transformer
 from keras_transformer.config import END_ID
 from keras_transformer.tokenizer import Tokenizer
 from keras_transformer.translator import Translator
@@ -82,7 +82,34 @@ SIGNATURES = {
         "truncated": (tf.bool, 1),
     },
     "n_best": {"translations": (tf.string, 2), "scores": (tf.float32, 2)},
+    "score": {"log_prob": (tf.float32, 1), "num_tokens": (tf.int32, 1)},
+    "attention": {
+        "source_tokens": (tf.string, 2),
+        "target_tokens": (tf.string, 2),
+        "cross_attention": (tf.float32, 5),
+        "translation": (tf.string, 1),
+    },
+    "sample": {"translation": (tf.string, 1), "score": (tf.float32, 1)},
 }
+INPUTS = {
+    "score": {"source": tf.string, "target": tf.string},
+    "sample": {
+        "text": tf.string,
+        "temperature": tf.float32,
+        "top_k": tf.int32,
+        "top_p": tf.float32,
+        "seed": tf.int32,
+    },
+}
+
+
+def feed(name, texts):
+    """Return inputs of a signature: the texts, and zeros for what is no string."""
+    inputs = INPUTS.get(name, {"text": tf.string})
+    return {
+        key: tf.constant(texts, tf.string) if dtype == tf.string else tf.zeros(len(texts), dtype)
+        for key, dtype in inputs.items()
+    }
 
 
 def write_run(folder, separate_vocabularies=False):
@@ -160,6 +187,7 @@ def translator(run):
 def expected(translator):
     """What Python's translator answers to TEXTS: `n_best`, from which the rest follows."""
     answer = tf.function(translator.n_best)(tf.constant(TEXTS))
+    answer["scores"] = tf.maximum(answer["scores"], tf.float32.min)  # JSON has no infinity
     return {name: value.numpy() for name, value in answer.items()}
 
 
@@ -217,9 +245,12 @@ def test_beam_size_and_length_penalty_are_part_of_the_graph(run, tmp_path):
     batch = tf.constant(TEXTS)
     answer = loaded.signatures["n_best"](text=batch)
     assert answer["translations"].shape == (len(TEXTS), 2)
-    want = tf.function(Translator.from_run(run, beam_size=2, length_penalty=0.0).n_best)(batch)
+    want = tf.function(
+        Translator.from_run(run, DecodingConfig(beam_size=2, length_penalty=0.0)).n_best
+    )(batch)
     np.testing.assert_array_equal(answer["translations"], want["translations"])
-    np.testing.assert_allclose(answer["scores"], want["scores"], rtol=1e-5)
+    scores = np.maximum(want["scores"], tf.float32.min)  # for JSON, which has no infinity
+    np.testing.assert_allclose(answer["scores"], scores, rtol=1e-5)
 
 
 def test_separate_vocabularies_stay_separate(tmp_path):
@@ -257,7 +288,7 @@ def test_the_signatures_are_those_of_the_contract(signatures):
         arguments, keywords = signatures[name].structured_input_signature
         assert arguments == ()
         assert {key: (spec.dtype, spec.shape.as_list()) for key, spec in keywords.items()} == {
-            "text": (tf.string, [None])
+            key: (dtype, [None]) for key, dtype in INPUTS.get(name, {"text": tf.string}).items()
         }
         found = signatures[name].structured_outputs
         assert {key: (spec.dtype, spec.shape.rank) for key, spec in found.items()} == outputs
@@ -266,10 +297,12 @@ def test_the_signatures_are_those_of_the_contract(signatures):
 @pytest.mark.parametrize("batch_size", [0, 1, 3])
 def test_every_output_has_the_batch_in_dimension_0(signatures, batch_size):
     for name, outputs in SIGNATURES.items():
-        answer = signatures[name](text=tf.constant(TEXTS[:batch_size], tf.string))
+        answer = signatures[name](**feed(name, TEXTS[:batch_size]))
         for output, (dtype, rank) in outputs.items():
             assert answer[output].dtype == dtype
-            assert answer[output].shape == ((batch_size, 4) if rank == 2 else (batch_size,))
+            assert answer[output].shape.rank == rank
+            assert answer[output].shape[0] == batch_size
+    assert signatures["n_best"](**feed("n_best", TEXTS))["scores"].shape[1] == 4
 
 
 def test_signatures_answer_as_python_does(signatures, translator, expected):
@@ -314,11 +347,12 @@ def test_a_wrong_rank_is_an_error(exported):
         # In the place of the signatures' inputs: Python's session would check their shape, the
         # server's does not.
         anything = tf.compat.v1.placeholder(tf.string, shape=None)
-        inputs = {f"{name}_text:0": anything for name in SIGNATURES}
+        names = set(SIGNATURES) - set(INPUTS)  # those whose only input is the text
+        inputs = {f"{name}_text:0": anything for name in names}
         meta_graph = tf.compat.v1.saved_model.load(
             session, ["serve"], str(exported), input_map=inputs
         )
-        for name in SIGNATURES:
+        for name in names:
             output = next(iter(meta_graph.signature_def[name].outputs.values())).name
             assert len(session.run(output, {anything: ["a"]})) == 1
             for wrong in ("a", [["a"]], [["a", "b"], ["c", "d"]]):
@@ -629,8 +663,12 @@ def test_a_failed_verification_is_exit_1_and_leaves_nothing(run, tmp_path, monke
         ("run", ["--name", ".."], "--name .* received '..'"),
         ("run", ["--version", "0"], "--version .* received 0"),
         ("run", ["--version", "-1"], "--version .* received -1"),
-        ("run", ["--beam-size", "0"], "beam_size must be at least 1, received 0"),
-        ("run", ["--length-penalty", "-1"], "length_penalty must not be negative, received -1"),
+        ("run", ["--beam-size", "0"], "beam_size must be a positive integer, received 0"),
+        (
+            "run",
+            ["--length-penalty", "-1"],
+            "length_penalty must be a number, 0 or more, received -1",
+        ),
         ("run", ["--output", "run/config.json"], "config.json"),
     ],
 )
