@@ -166,3 +166,16 @@ def test_the_configuration_needs_neither_keras_nor_tensorflow():
     for path in ("keras_transformer/config.py", "training/config.py", "training/corpus.py"):
         packages = {imported.package for imported in imports_of(PROJECT / path)}
         assert packages.isdisjoint({"keras", "tensorflow", "tensorflow_text"}), path
+
+
+def test_the_client_needs_neither_keras_nor_tensorflow():
+    files = [
+        *files_of("export/client"),
+        PROJECT / "export/protos.py",
+        PROJECT / "export/__init__.py",
+    ]
+    for file in files:
+        packages = {imported.package for imported in imports_of(file)}
+        assert packages.isdisjoint({"keras", "tensorflow", "tensorflow_text"}), file
+    needed = {path for file in files for path in project_imports(file)}
+    assert needed <= set(files)
