@@ -227,12 +227,12 @@ def test_repetitions_come_to_an_end(serve_rest, serve_grpc, waits, capsys):
     rest = serve_rest([(503, "the queue is full")] * 9)
     done = run(capsys, "--rest", rest.address, "--name", "m", "--retries", 2, "a")
     assert done.status == 1 and len(rest.requests) == 3
-    assert done.err == f"error: {rest.address} answers UNAVAILABLE: the queue is full\n"
+    assert done.err == f"error: {rest.address}: the queue is full (UNAVAILABLE)\n"
 
     rpc = serve_grpc([("UNAVAILABLE", "the queue is full")] * 9)
     done = run(capsys, "--grpc", rpc.address, "--name", "m", "--retries", 2, "a")
     assert done.status == 1 and len(rpc.requests) == 3
-    assert done.err == f"error: {rpc.address} answers UNAVAILABLE: the queue is full\n"
+    assert done.err == f"error: {rpc.address}: the queue is full (UNAVAILABLE)\n"
 
 
 def test_repetitions_end_at_the_deadline(serve_rest, waits, monkeypatch):
@@ -257,7 +257,7 @@ def test_other_errors_are_not_repeated(serve_rest, serve_grpc, waits, capsys, ht
     ):
         done = run(capsys, way, server.address, "--name", "m", "a")
         assert done.status == 1 and len(server.requests) == 1
-        assert done.err == f"error: {server.address} answers {code}: why\n"
+        assert done.err == f"error: {server.address}: why ({code})\n"
 
 
 @pytest.mark.parametrize("way", ["--rest", "--grpc"])
@@ -276,8 +276,22 @@ def test_a_late_answer_is_an_error_that_names_the_option(serve_rest, serve_grpc,
         server.failures = failures
         done = run(capsys, way, server.address, "--name", "m", "--deadline", 0.3, "a")
         assert done.status == 1
-        assert f"{server.address} gave no answer within 0.3 seconds (--deadline)" in done.err
+        assert f"{server.address}: no answer within 0.3 seconds (--deadline)" in done.err
     late.set()
+
+
+def test_an_op_that_the_server_lacks_is_an_error_that_says_which_server_has_it(
+    serve_rest, serve_grpc, capsys
+):
+    message = "Op type not registered 'SentencepieceOp'\nin binary"
+    for way, server in (
+        ("--rest", serve_rest([(404, message)])),
+        ("--grpc", serve_grpc([("NOT_FOUND", message)])),
+    ):
+        done = run(capsys, way, server.address, "--name", "m", "a")
+        assert done.status == 1 and done.err.count("\n") == 1
+        assert "m does not run there: Op type not registered 'SentencepieceOp'" in done.err
+        assert "tensorflow/serving:2.20.0" in done.err
 
 
 def test_a_page_of_a_proxy_is_shown(serve_rest, monkeypatch, capsys):
@@ -289,7 +303,7 @@ def test_a_page_of_a_proxy_is_shown(serve_rest, monkeypatch, capsys):
 
     monkeypatch.setattr(RestHandler, "do_GET", page)
     done = run(capsys, "--rest", serve_rest().address, "--name", "m", "a")
-    assert done.status == 1 and done.err.endswith("answers PERMISSION_DENIED: <p>no way\n")
+    assert done.status == 1 and done.err.endswith(": <p>no way (PERMISSION_DENIED)\n")
 
 
 # ---------------------------------------------------------------- TLS
@@ -530,7 +544,7 @@ def test_an_error_ends_the_command_while_standard_input_is_open(serve_rest):
         process.stdin.write(b"a\n")
         process.stdin.flush()
         assert process.stderr.read().decode() == (
-            f"error: {server.address} answers INVALID_ARGUMENT: no\n"
+            f"error: {server.address}: no (INVALID_ARGUMENT)\n"
         )
         assert process.wait(30) == 1
 

@@ -148,34 +148,35 @@ class ServedModel(ABC):
         """Return the status of all versions of the model; raise ServingError if there is none."""
 
     def explain(self, error: ServingError) -> str:
-        """Say in a line what a user can do about an error."""
-        address = self.connection.address
+        """Say in a line what is wrong, and what a user can do about it."""
+        return " ".join(f"{self.connection.address}: {self._explain(error)}".split())
+
+    def _explain(self, error: ServingError) -> str:
+        if MISSING_OP in error.message:  # first, since its code is NOT_FOUND too
+            return f"{self.spec} does not run there: {error.message}. {_WHICH_SERVER}"
         if error.code == "NOT_FOUND":
             return self._explain_not_found(error)
-        if MISSING_OP in error.message:
-            return f"{self.spec} does not run on {address}: {error.message}. {_WHICH_SERVER}"
         if error.code == "DEADLINE_EXCEEDED":
-            return (
-                f"{address} gave no answer within {self.connection.deadline_seconds:g} seconds "
-                f"(--deadline): {error.message}"
-            )
-        return f"{address} answers {error.code}: {error.message}"
+            seconds = self.connection.deadline_seconds
+            return f"no answer within {seconds:g} seconds (--deadline): {error.message}"
+        return f"{error.message} ({error.code})"
 
     def _explain_not_found(self, error: ServingError) -> str:
-        address = self.connection.address
         try:
             versions = self._get_status()
-        except ServingError:
-            return f"{address} serves no model named {self.spec.name!r}: {error.message}"
+        except ServingError as why:
+            if why.code != "NOT_FOUND":
+                return f"{error.message} ({error.code})"
+            return f"there is no model named {self.spec.name!r}: {error.message}"
         for status in versions:
             if status.error and self.spec.version in (None, status.version):
                 hint = f" {_WHICH_SERVER}" if MISSING_OP in status.error else ""
                 return (
-                    f"version {status.version} of {self.spec.name} did not load on {address}: "
-                    f"{status.error}.{hint}"
+                    f"version {status.version} of {self.spec.name} did not load: {status.error}."
+                    f"{hint}"
                 )
         states = ", ".join(f"{status.version} ({status.state})" for status in versions)
-        return f"{address} does not serve {self.spec}: {error.message}; its versions are {states}"
+        return f"{self.spec} is not served: {error.message}; its versions are {states}"
 
     def _with_retries(self, call: Callable[[float], T]) -> T:
         """Return `call(seconds left)`, called again while the server is unavailable."""
@@ -199,10 +200,10 @@ _WHICH_SERVER = (
 )
 
 
-def unreachable(address: str, reason: object) -> ServingError:
+def unreachable(reason: object) -> ServingError:
     """Return the error of a server that can't be reached, the same for REST and gRPC."""
     return ServingError(
         "UNAVAILABLE",
-        f"nothing answers there ({reason}). Is TensorFlow Serving running, and is this the right "
-        "one of its ports? As a rule 8500 is gRPC's and 8501 is REST's",
+        f"nothing answers ({reason}). Is TensorFlow Serving running, and is this the right one of "
+        "its ports? As a rule 8500 is gRPC's and 8501 is REST's",
     )

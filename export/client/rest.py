@@ -121,7 +121,7 @@ class RestModel(ServedModel):
             return ServingError("DEADLINE_EXCEEDED", "no answer came")
         if isinstance(error, ssl.SSLError):
             return ServingError("UNAUTHENTICATED", f"no TLS connection: {error}")
-        return unreachable(self.connection.address, error or type(error).__name__)
+        return unreachable(error or type(error).__name__)
 
 
 def _tls_context(tls: Tls) -> ssl.SSLContext:

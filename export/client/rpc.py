@@ -123,7 +123,7 @@ class GrpcModel(ServedModel):
                 code, details = error.code().name, error.details()
                 # No status of the server's own, whose UNAVAILABLE says that its queue is full.
                 if code == "UNAVAILABLE" and "connect" in details.lower():
-                    raise unreachable(self.connection.address, details) from None
+                    raise unreachable(details) from None
                 raise ServingError(code, details) from None
 
         return self._with_retries(call)

@@ -262,7 +262,7 @@ def explained(model, signature="serving_default"):
 
 def test_an_unknown_version_is_an_error_that_lists_the_versions(model):
     message = explained(model(version=9))
-    assert "does not serve version 9 of demo" in message
+    assert "version 9 of demo is not served" in message
     assert "1 (AVAILABLE)" in message and "2 (AVAILABLE)" in message
 
 
@@ -281,7 +281,7 @@ def test_a_version_that_lacks_an_op_is_an_error_that_says_which_server_has_it(mo
 def test_an_unknown_model_is_exit_1_and_names_it(server, way):
     done = client(f"--{way}", getattr(server, way), "--name", "nosuch", "a")
     assert done.returncode == 1
-    assert "serves no model named 'nosuch'" in done.stderr and done.stderr.count("\n") == 1
+    assert "there is no model named 'nosuch'" in done.stderr and done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("way", ["rest", "grpc"])
