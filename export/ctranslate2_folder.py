@@ -14,8 +14,6 @@ from keras_transformer.model import Parts
 from keras_transformer.tokenizer import Tokenizer
 from keras_transformer.translator import Translator
 
-QUANTIZATIONS = ("float32", "int8", "int8_float32", "int16", "float16", "bfloat16")
-
 _ACTIVATIONS = {
     "relu": common_spec.Activation.RELU,
     "gelu": common_spec.Activation.GELU,
@@ -34,7 +32,7 @@ def save(translator: Translator, folder: Path, quantization: str = "float32") ->
     Args:
         translator: What to export; its beam size and length penalty are options of each call there.
         folder: An existing folder.
-        quantization: How the weights are stored, one of `QUANTIZATIONS`.
+        quantization: How the weights are stored, a name of CTranslate2's.
     """
     parts = Parts(translator.model)
     spec = transformer_spec.TransformerSpec.from_config(

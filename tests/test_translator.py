@@ -373,6 +373,7 @@ def test_any_translation_can_be_scored(translators):
         source_ids, _ = translator.tokenizer.encode(sources[i : i + 1], MAX_LENGTH)
         labels = translator.tokenizer.encode(targets[i : i + 1], 99)[0].numpy()
         target_ids = np.concatenate([[[START_ID]], labels[:, :-1]], axis=1)
+        target_ids = tf.constant(target_ids, tf.int32)
         logits = translator.model({"source_ids": source_ids, "target_ids": target_ids})
         log_probs = tf.nn.log_softmax(logits).numpy()[0]
         expected = log_probs[np.arange(labels.shape[1]), labels[0]].sum()
