@@ -62,7 +62,7 @@ class MultiHeadAttention(keras.layers.MultiHeadAttention):
         query = query * self.key_dim**-0.5
         source = self.project(value)
         scores = _attention_weights(query, source["key"], ops.expand_dims(attention_mask, 1))
-        heads = ops.matmul(self.weight_dropout(scores, training=training), source["value"])
+        heads = _multiply(self.weight_dropout(scores, training=training), source["value"])
         return _flat(self.output_dense, ops.transpose(heads, (0, 2, 1, 3))), scores
 
     def project(self, sequence):
@@ -117,12 +117,14 @@ class MultiHeadAttention(keras.layers.MultiHeadAttention):
             x: The newest positions, (batch * beams, d_model).
             projection: From `self_projection`.
             cache: {"key", "value"}, each (batch, heads, keys, key_dim).
-            mask: bool (batch, beams, keys + beams), True = attend; see `masks.beam_mask`.
+            mask: bool (batch, beams, keys + beams), True = attend, see `masks.beam_mask`; or None
+                for one beam, which attends to all.
 
         Returns:
             Same shape as `x`; and the cache with one key and value more for each beam.
         """
-        shape = (-1, mask.shape[1], 3, self.num_heads, self.key_dim)
+        num_beams = 1 if mask is None else mask.shape[1]
+        shape = (-1, num_beams, 3, self.num_heads, self.key_dim)
         projected = ops.transpose(ops.reshape(_project(x, projection), shape), (2, 0, 3, 1, 4))
         query, key, value = ops.unstack(projected)  # (batch, heads, beams, key_dim)
         cache = {
@@ -156,8 +158,9 @@ class MultiHeadAttention(keras.layers.MultiHeadAttention):
         Returns:
             (batch * beams, d_model), and the weights (batch, heads, beams, key).
         """
-        weights = _attention_weights(query, memory["key"], ops.expand_dims(mask, 1))
-        heads = ops.transpose(ops.matmul(weights, memory["value"]), (0, 2, 1, 3))
+        mask = None if mask is None else ops.expand_dims(mask, 1)
+        weights = _attention_weights(query, memory["key"], mask)
+        heads = ops.transpose(_multiply(weights, memory["value"]), (0, 2, 1, 3))
         heads = ops.reshape(heads, (-1, self.num_heads * self.key_dim))
         return _project(heads, _matrix(self.output_dense, num_inputs=heads.shape[1])), weights
 
@@ -167,11 +170,25 @@ def _attention_weights(query, key, mask):
 
     In float32 whatever the policy, as extreme products overflow in float16.
     """
-    logits = ops.matmul(ops.cast(query, "float32"), ops.swapaxes(ops.cast(key, "float32"), -1, -2))
-    logits = ops.where(mask, logits, -1e9)
-    if logits.shape[-1] == 1:  # of which ops.softmax warns
-        return ops.ones_like(query[..., :1])
-    return ops.cast(ops.softmax(logits), query.dtype)
+    logits = _multiply(ops.cast(query, "float32"), ops.cast(key, "float32"), transpose_y=True)
+    if mask is not None:
+        logits = ops.where(mask, logits, -1e9)
+    # Not ops.softmax: of few numbers TensorFlow's is three times slower on a CPU, and Keras warns
+    # where there is one key, as at every first step.
+    weights = ops.exp(logits - ops.max(logits, axis=-1, keepdims=True))
+    weights = weights / ops.sum(weights, axis=-1, keepdims=True)
+    return ops.cast(weights, query.dtype)
+
+
+def _multiply(x, y, transpose_y=False):
+    """Multiply many small matrices: (batch, heads, n, m) by (batch, heads, m, k)."""
+    if keras.backend.backend() != "tensorflow":
+        return ops.matmul(x, ops.swapaxes(y, -1, -2) if transpose_y else y)
+    # Not ops.matmul: TensorFlow hands it to oneDNN on a CPU, where each call takes 40 to 70
+    # microseconds however small the matrices are. This op stays with Eigen.
+    import tensorflow as tf
+
+    return tf.raw_ops.BatchMatMulV3(x=x, y=y, Tout=x.dtype, adj_y=transpose_y)
 
 
 def _matrix(projection, num_inputs=None):

@@ -181,9 +181,10 @@ class Decoder(Stack):
         shape = (batch_size, num_beams, source_length)
         cache = {
             "layers": layers,
-            "self_attention_mask": ops.zeros((batch_size, num_beams, 0), "bool"),
             "cross_attention_mask": ops.broadcast_to(source_mask, shape),
         }
+        if num_beams > 1:
+            cache["self_attention_mask"] = ops.zeros((batch_size, num_beams, 0), "bool")
         if with_coverage:
             cache["coverage"] = ops.zeros(shape, "float32")
         return cache
@@ -208,7 +209,9 @@ class Decoder(Stack):
         d_model = x.shape[-1]
         x = x + self.positions.vectors(ops.expand_dims(position, 0), d_model, x.dtype)
         x = ops.reshape(x, (-1, d_model))  # one product for all beams of all sentences
-        self_mask = beam_mask(cache["self_attention_mask"], parents)
+        self_mask = None  # one beam sees all of its positions
+        if parents.shape[1] > 1:
+            self_mask = beam_mask(cache["self_attention_mask"], parents)
         cross_mask = cache["cross_attention_mask"]
         layers = []
         for layer, layer_weights, layer_cache in zip(
@@ -218,7 +221,9 @@ class Decoder(Stack):
                 x, layer_weights, layer_cache, self_mask, cross_mask
             )
             layers.append(layer_cache)
-        next_cache = {**cache, "layers": layers, "self_attention_mask": self_mask}
+        next_cache = {**cache, "layers": layers}
+        if self_mask is not None:
+            next_cache["self_attention_mask"] = self_mask
         if "coverage" in cache:  # of the last layer, the mean of its heads
             newest = ops.mean(ops.cast(scores, "float32"), axis=1)  # (batch, beams, source)
             is_parent = ops.one_hot(parents, parents.shape[1], dtype="float32")

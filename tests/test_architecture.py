@@ -20,7 +20,7 @@ PACKAGES = {
 # Computation is written with keras.ops; these three are the way between text and tensors, and the
 # one loop that keras.ops can't express (see there).
 MAY_IMPORT_TENSORFLOW = {"tokenizer.py", "translator.py", "segmentation.py", "exported.py"}
-MAY_IMPORT_TENSORFLOW_IN_A_FUNCTION = {"decoding.py"}
+MAY_IMPORT_TENSORFLOW_IN_A_FUNCTION = {"attention.py", "decoding.py"}
 PRIVATE = ("keras.src", "tensorflow.python", "tensorflow.core", "tensorboard.compat")
 
 
