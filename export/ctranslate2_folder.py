@@ -43,6 +43,8 @@ def save(translator: Translator, folder: Path, quantization: str = "float32") ->
     )
     spec.config.add_source_eos = True
     spec.config.layer_norm_epsilon = 1e-6
+    # Ours: CTranslate2 cuts at its own `max_input_length`, which a learned table may not reach.
+    spec.config.add_attribute("max_source_length", translator.max_source_length)
     source, target = parts.source_embedding, parts.target_embedding
     spec.encoder.embeddings[0].weight = _array(source.embeddings)
     spec.decoder.embeddings.weight = _array(target.embeddings)

@@ -1,5 +1,6 @@
 """Text to text with an export: a SavedModel, or a CTranslate2 folder."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import tensorflow as tf
 from keras_transformer.batching import translate_in_batches
 from keras_transformer.config import (
     CONFIG_FILE,
+    EXTRA_TARGET_LENGTH,
     SOURCE_TOKENIZER_FILE,
     TOKENIZER_FILE,
     DecodingConfig,
@@ -80,6 +82,8 @@ class CTranslate2Translator:
         target = folder / TOKENIZER_FILE
         source = folder / SOURCE_TOKENIZER_FILE
         try:
+            config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+            self._max_source_length = config["max_source_length"]
             self._translator = ctranslate2.Translator(str(folder))
             self._target_pieces = sentencepiece.SentencePieceProcessor(model_file=str(target))
             self._source_pieces = (
@@ -87,8 +91,9 @@ class CTranslate2Translator:
                 if source.is_file()
                 else self._target_pieces
             )
-        except (OSError, RuntimeError) as error:
-            raise ValueError(f"{folder}: {str(error).splitlines()[0]}") from None
+        except (OSError, RuntimeError, ValueError, KeyError) as error:
+            reason = (str(error).splitlines() or [""])[0]
+            raise ValueError(f"{folder}: no CTranslate2 folder of ours: {reason}") from None
         self._decoding = decoding
 
     def __call__(
@@ -105,23 +110,27 @@ class CTranslate2Translator:
             return max(zip(result.hypotheses, result.scores, strict=True), key=score)[0]
 
         def translate(batch):
-            pieces = self._source_pieces.encode(
-                [text.decode(errors="replace") for text in batch], out_type=str
-            )
+            texts = [text.decode(errors="replace") for text in batch]
+            sources = [
+                pieces[: self._max_source_length - 1]
+                for pieces in self._source_pieces.encode(texts, out_type=str)
+            ]
+            # In pieces, without the end tokens: of a text without any, nothing.
+            limits = [len(pieces) and len(pieces) + EXTRA_TARGET_LENGTH for pieces in sources]
+            if options.max_target_length:
+                limits = [min(limit, options.max_target_length - 1) for limit in limits]
             results = self._translator.translate_batch(
-                pieces,
+                sources,
                 beam_size=options.beam_size,
                 num_hypotheses=options.beam_size,
                 length_penalty=0.0,
                 return_scores=True,
                 no_repeat_ngram_size=options.no_repeat_ngram,
-                max_decoding_length=options.max_target_length or 306,
+                max_decoding_length=max(1, *limits),
             )
-            translations = self._target_pieces.decode([best(result) for result in results])
-            return [
-                translation if source else ""
-                for source, translation in zip(pieces, translations, strict=True)
-            ]
+            return self._target_pieces.decode(
+                [best(result)[:limit] for result, limit in zip(results, limits, strict=True)]
+            )
 
         return translate_in_batches(translate, texts, batch_size, progress)
 
