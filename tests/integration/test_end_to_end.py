@@ -139,7 +139,7 @@ def test_the_export_scores_as_the_run_does(corpus, resumed, exported):
         done = run("training.evaluate", model, "--test", corpus / "test.tsv")
         assert done.returncode == 0, done.stderr
         results.append(json.loads(done.stdout.splitlines()[-1]))
-    assert results[0].keys() == {"bleu", "chrf", "signature", "sentences", "seconds"}
+    assert results[0].keys() >= {"bleu", "chrf", "signature", "sentences", "seconds"}
     assert results[0]["sentences"] == 40
     for key in ("bleu", "chrf", "signature"):
         assert results[0][key] == results[1][key]
