@@ -1,5 +1,7 @@
 """The moving average against its formula, and gradient accumulation against one large batch."""
 
+import random
+
 import keras
 import numpy as np
 import pytest
@@ -28,10 +30,10 @@ def make(**options):
 
 def train(optimizer, weight, steps, seed=1):
     """Apply random gradients; return the weight after each."""
-    random = np.random.default_rng(seed)
+    draws = np.random.default_rng(seed)
     history = []
     for _ in range(steps):
-        optimizer.apply([keras.ops.convert_to_tensor(random.standard_normal(2, "f"))], [weight])
+        optimizer.apply([keras.ops.convert_to_tensor(draws.standard_normal(2, "f"))], [weight])
         history.append(values(weight))
     return history
 
@@ -78,9 +80,9 @@ def test_in_a_graph_it_is_the_same():
     optimizer, weight = make(average_decay=0.9)
     step = tf.function(lambda gradient: optimizer.apply([gradient], [weight]), autograph=False)
     eager, eager_weight = make(average_decay=0.9)
-    random = np.random.default_rng(1)
+    draws = np.random.default_rng(1)
     for _ in range(5):
-        gradient = tf.constant(random.standard_normal(2, "f"))
+        gradient = tf.constant(draws.standard_normal(2, "f"))
         step(gradient)
         eager.apply([gradient], [eager_weight])
     np.testing.assert_allclose(optimizer.average()[0], eager.average()[0], rtol=1e-6)
@@ -105,8 +107,8 @@ def test_a_saved_model_has_its_averages_when_it_is_loaded(tmp_path):
     inputs = keras.Input((3,))
     model = keras.Model(inputs, keras.layers.Dense(2)(inputs))
     model.compile(AveragedAdam(0.1, average_decay=0.9), loss="mse")
-    random = np.random.default_rng(1)
-    x, y = random.standard_normal((8, 3)), random.standard_normal((8, 2))
+    draws = np.random.default_rng(1)
+    x, y = draws.standard_normal((8, 3)), draws.standard_normal((8, 2))
     model.fit(x, y, epochs=3, verbose=0)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
@@ -128,10 +130,10 @@ def test_a_decay_outside_its_range_is_an_error(decay):
 
 
 def corpus_of(lengths, seed=1):
-    random = np.random.default_rng(seed)
+    draws = np.random.default_rng(seed)
     sides = []
     for _ in range(2):
-        ids = [[*random.integers(4, 20, length - 1), 3] for length in lengths]
+        ids = [[*draws.integers(4, 20, length - 1), 3] for length in lengths]
         sides.append(
             Sequences(
                 np.concatenate(ids).astype(np.int32), np.cumsum([0, *lengths], dtype=np.int64)
@@ -141,7 +143,8 @@ def corpus_of(lengths, seed=1):
 
 
 def make_model(**options):
-    keras.utils.set_random_seed(1)
+    random.seed(1)  # Keras draws the seeds of layers from it
+    np.random.seed(1)
     sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "d_model": 8, "num_heads": 2}
     config = ModelConfig(vocab_size=20, d_ff=8, dropout=0.0, max_length=20, **sizes)
     model = build_transformer(config)
