@@ -6,7 +6,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -363,7 +363,8 @@ class Interruption(keras.callbacks.Callback):
         if self._received is not None:
             raise KeyboardInterrupt
         self._received = number
-        print(f"{signal.Signals(number).name}: training ends after this step", file=sys.stderr)
+        with suppress(RuntimeError):  # the signal came in the middle of another print
+            print(f"{signal.Signals(number).name}: training ends after this step", file=sys.stderr)
 
 
 class TimeLimit(keras.callbacks.Callback):

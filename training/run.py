@@ -48,7 +48,7 @@ from training.vocabulary import (
     sample,
     train_vocabulary,
 )
-from training.warm_start import copy_weights, read_vocabularies
+from training.warm_start import check_shape, copy_weights, read_vocabularies
 
 CHECKPOINTS_FOLDER = "checkpoints"
 LOGS_FOLDER = "logs"
@@ -73,6 +73,10 @@ def prepare(config: RunConfig, output: Path, resume: bool, started: float) -> "R
     options = config.training
     keras.utils.set_random_seed(options.seed)  # before any tokenizer: see Tokenizer
     keras.config.set_dtype_policy(options.mixed_precision or "float32")
+    has_state = resume and checkpoints.newest_state(output / CHECKPOINTS_FOLDER) is not None
+    if options.init_from and not has_state:
+        sizes = (options.vocab_size, None if options.shared_vocabulary else options.vocab_size)
+        check_shape(config.model_config(*sizes), Path(options.init_from))
     valid_pairs = list(read_split(options, "valid"))
     vocabularies = _find_vocabularies(options, output, resume)
     train_pairs: Iterable[tuple[str, str]] = read_split(options, "train")
@@ -84,23 +88,23 @@ def prepare(config: RunConfig, output: Path, resume: bool, started: float) -> "R
     for name, vocabulary in zip(_vocabulary_files(options), vocabularies, strict=True):
         with checkpoints.replacing(output / name) as temporary:
             temporary.write_bytes(vocabulary)
-    source_tokenizer, tokenizer = (Tokenizer(vocabularies[side]) for side in (0, -1))
+    tokenizers = [Tokenizer(vocabulary) for vocabulary in vocabularies]
+    source_tokenizer, tokenizer = tokenizers[0], tokenizers[-1]
     model_config = config.model_config(
         tokenizer.vocab_size, None if options.shared_vocabulary else source_tokenizer.vocab_size
     )
     max_length = model_config.max_length
-    batches = {}
-    for split, pairs in (("train", train_pairs), ("valid", valid_pairs)):
-        if split == "train" and options.subword_nbest_size > 1:
-            source_segmenter, segmenter = (
-                Segmenter(vocabularies[side], options.subword_nbest_size, options.subword_alpha)
-                for side in (0, -1)
-            )
-            corpus = segment_corpus(pairs, source_segmenter, segmenter, max_length)
-        else:
-            corpus = tokenize_corpus(pairs, source_tokenizer, tokenizer, max_length)
-        _check_length(corpus, getattr(options, split), split, max_length)
-        batches[split] = Batches(corpus, options.batch_tokens, options.seed)
+    if options.subword_nbest_size > 1:
+        source_segmenter, segmenter = (
+            Segmenter(vocabularies[side], options.subword_nbest_size, options.subword_alpha)
+            for side in (0, -1)
+        )
+        corpus = segment_corpus(train_pairs, source_segmenter, segmenter, max_length)
+    else:
+        corpus = tokenize_corpus(train_pairs, source_tokenizer, tokenizer, max_length)
+    valid_corpus = tokenize_corpus(valid_pairs, source_tokenizer, tokenizer, max_length)
+    batches = _make_batches(corpus, "train", options, max_length)
+    valid_batches = _make_batches(valid_corpus, "valid", options, max_length)
     model = build_transformer(model_config)
     compile_model(model, model_config, options)
     print(f"{model.count_params():,} parameters, vocabulary of {tokenizer.vocab_size:,} pieces")
@@ -109,15 +113,16 @@ def prepare(config: RunConfig, output: Path, resume: bool, started: float) -> "R
     if restored:
         state, progress = restored
         print(f"resumed from {state}")
-        drop_events_after(output / LOGS_FOLDER, int(model.optimizer.iterations))
     elif options.init_from:
         run = Path(options.init_from)
         num_pieces = copy_weights(model, model_config, vocabularies, run)
         print(f"weights of {run}; {num_pieces:,} pieces have their embeddings from there")
+    if resume:
+        drop_events_after(output / LOGS_FOLDER, int(model.optimizer.iterations))
     effective = {"model": model_config.to_dict(), "training": dataclasses.asdict(options)}
     checkpoints.save_json(output / CONFIG_FILE, effective)
     translator = Translator(model, tokenizer, source_tokenizer, max_length=max_length, beam_size=1)
-    return Run(options, output, translator, batches, valid_pairs, progress, started)
+    return Run(options, output, translator, batches, valid_batches, valid_pairs, progress, started)
 
 
 class Run:
@@ -127,8 +132,9 @@ class Run:
         options: How to train.
         output: The run directory.
         translator: Over the model, which is compiled; restored, if the run is resumed.
-        batches: The corpora "train" and "valid".
-        valid_pairs: The validation corpus as text.
+        batches: The training corpus.
+        valid_batches: The validation corpus.
+        valid_pairs: And as text.
         progress: Of the restored state; empty without one.
         started: When this part of the run began, on the clock of `time.monotonic`.
     """
@@ -138,7 +144,8 @@ class Run:
         options: TrainingConfig,
         output: Path,
         translator: Translator,
-        batches: dict[str, Batches],
+        batches: Batches,
+        valid_batches: Batches,
         valid_pairs: Sequence[tuple[str, str]],
         progress: dict[str, Any],
         started: float,
@@ -147,7 +154,7 @@ class Run:
         self.output = output
         self.model = translator.model
         self.translator = translator
-        self.batches = batches["train"]
+        self.batches = batches
         self.num_batches = progress.get("num_batches", 0)  # trained on so far
         self.earlier_minutes = progress.get("minutes", 0.0)
         self.started = started
@@ -164,7 +171,7 @@ class Run:
         self.evaluation = Evaluation(
             translator,
             valid_pairs[: options.evaluation_sentences],
-            batches["valid"].one_pass(),
+            valid_batches.one_pass(),
             output / WEIGHTS_FILE,
             options.select_by,
             average,
@@ -367,10 +374,15 @@ def _train_vocabularies(options: TrainingConfig, pairs: Sequence[tuple[str, str]
     return vocabularies
 
 
-def _check_length(corpus: TokenizedCorpus, name: str, split: str, max_length: int) -> None:
+def _make_batches(
+    corpus: TokenizedCorpus, split: str, options: TrainingConfig, max_length: int
+) -> Batches:
     print(
         f"{split}: {len(corpus):,} pairs; left out, longer than {max_length} tokens: "
         f"{corpus.num_too_long:,}"
     )
     if not len(corpus):
-        raise ValueError(f"{name}: no pair of at most max_length {max_length} tokens")
+        raise ValueError(
+            f"{getattr(options, split)}: no pair of at most max_length {max_length} tokens"
+        )
+    return Batches(corpus, options.batch_tokens, options.seed)

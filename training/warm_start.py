@@ -58,7 +58,7 @@ def copy_weights(
         ValueError: The run is not whole, or its model has another shape; the message names the
             option.
     """
-    _check_shape(config, read_model_config(run), run)
+    check_shape(config, run)
     earlier = Translator.from_run(run).model
     ids = [
         _common_ids(pieces_of(old), pieces_of(new))
@@ -88,7 +88,17 @@ def _common_ids(old: list[str], new: list[str]) -> tuple[list[int], list[int]]:
     return [i for i, _ in common], [i for _, i in common]
 
 
-def _check_shape(config: ModelConfig, earlier: ModelConfig, run: Path) -> None:
+def check_shape(config: ModelConfig, run: Path) -> None:
+    """Check that the weights of a run fit a model.
+
+    Args:
+        config: Of the model; the sizes of its vocabularies don't matter.
+        run: The run directory.
+
+    Raises:
+        ValueError: They don't fit, or there is no run; the message names the option or the file.
+    """
+    earlier = read_model_config(run)
     if config.shares_vocabulary != earlier.shares_vocabulary:
         raise ValueError(
             f"init_from {run}: shared_vocabulary must be "

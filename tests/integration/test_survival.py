@@ -19,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from training import phrasebook
 
 ROOT = Path(__file__).parents[2]
-STEPS = 24
+STEPS = 36
 # Everything that a resumed run has to find again.
 CONFIG = """
 [model]
@@ -58,10 +58,10 @@ def corpus(tmp_path_factory):
     return folder
 
 
-def start(corpus, average, output, *more):
+def start(corpus, average, output, *more, command=(sys.executable, "-m", "training")):
     return subprocess.Popen(
         [
-            *(sys.executable, "-m", "training", "--output", output, "--max-steps", str(STEPS)),
+            *(*command, "--output", output, "--max-steps", str(STEPS)),
             *("--config", corpus / f"{average.split()[0]}.toml", *more),
             *("--train", corpus / "train.tsv", "--valid", corpus / "valid.tsv"),
         ],
@@ -120,7 +120,7 @@ def arrays_of(run):
 
 def results_of(run):
     """Return what a run reports, but for what depends on the clock."""
-    progress = json.loads(next((run / "checkpoints").glob("*24/progress.json")).read_text())
+    progress = json.loads(next((run / "checkpoints").glob("*36/progress.json")).read_text())
     results = json.loads((run / "results.json").read_text())
     for values in (progress, progress["scalars"], progress["scalars"]["window"], results):
         for clock in ("minutes", "seconds", "tokens_per_second"):
@@ -149,7 +149,7 @@ def assert_same_end(run, straight):
     assert want_points.keys() == got_points.keys()
     for tag in want_points:
         steps = [step for step, _ in want_points[tag]]
-        assert steps == sorted(set(steps)) and len(steps) >= 4
+        assert steps == sorted(set(steps)) and len(steps) >= 6
         assert [step for step, _ in got_points[tag]] == steps, tag
         if tag != "tokens_per_second":
             np.testing.assert_allclose(got_points[tag], want_points[tag], rtol=1e-5, err_msg=tag)
@@ -174,36 +174,51 @@ def test_a_run_that_is_told_to_end_saves_and_goes_on_bit_for_bit(corpus, straigh
     assert_same_end(output, straight(AVERAGES[0]))
 
 
+# A process that SIGKILL ends when half of its Nth file of arrays is written.
+KILLED_WHILE_WRITING = """
+import os, runpy, signal, sys
+import numpy as np
+
+savez, countdown = np.savez, [int(sys.argv.pop(1))]
+
+def killed(path, *args, **arrays):
+    savez(path, *args, **arrays)
+    countdown[0] -= 1
+    if countdown[0] == 0:
+        os.truncate(path, os.path.getsize(path) // 2)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+np.savez = killed
+runpy.run_module("training", run_name="__main__", alter_sys=True)
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("average", AVERAGES)
 def test_a_run_that_is_killed_again_and_again_ends_bit_for_bit_as_one_that_was_not(
     corpus, straight, average
 ):
-    """Three kills at random moments of the training, three while a state is being written."""
     output = corpus / f"killed-{average.split()[0]}"
     checkpoints = output / "checkpoints"
     draws = random.Random(1)
-    num_half_written = num_kills = 0
-    for attempt in range(40):
-        if num_kills >= 6 and num_half_written >= 2:
-            break
-        process = start(corpus, average, output, "--resume")
-        if attempt % 2:
-            assert wait_until(process, lambda: any(checkpoints.glob(".writing.step-*")))
+
+    def states():
+        return sorted(checkpoints.glob("step-*"))
+
+    for file_number in (1, None, 2, None):
+        before = states()
+        if file_number:
+            command = [sys.executable, "-c", KILLED_WHILE_WRITING, str(file_number)]
+            process = start(corpus, average, output, "--resume", command=command)
         else:
-            steps = [path.name for path in checkpoints.glob("step-*")]
-            wait_until(
-                process,
-                lambda steps=steps: [path.name for path in checkpoints.glob("step-*")] != steps,
-            )
-            time.sleep(draws.uniform(0, 1))
-        process.kill()
-        process.communicate()
-        num_kills += process.returncode == -signal.SIGKILL
-        num_half_written += any(checkpoints.glob(".writing.step-*"))
-        if process.returncode == 0:
-            pytest.fail(f"the run ended before it had been killed often enough: {num_kills}")
-    assert num_kills >= 6 and num_half_written >= 2
+            process = start(corpus, average, output, "--resume")
+            assert wait_until(process, lambda before=before: states() != before)
+            time.sleep(draws.uniform(0, 0.5))  # anywhere on the way to the next state, or in it
+            process.kill()
+        process.communicate(timeout=280)
+        assert process.returncode == -signal.SIGKILL
+        if file_number:
+            assert any(checkpoints.glob(".writing.*"))
     finish(start(corpus, average, output, "--resume"))
     assert_same_end(output, straight(average))
     assert not any(checkpoints.glob(".*"))
