@@ -109,7 +109,7 @@ class Batches:
         corpus: The pairs.
         batch_tokens: Most tokens of a batch on its longer side, padding included. A single pair
             that is longer still makes a batch. With drawn segmentations the budget holds for one
-            draw; another may be a few tokens longer.
+            draw; others may exceed it, by two fifths where sentences are longest.
         seed: Of the order.
 
     Raises:

@@ -1,7 +1,6 @@
 """What the options of training are for, each on a task that takes seconds."""
 
 import keras
-import numpy as np
 import pytest
 
 from keras_transformer import ModelConfig, Translator, build_transformer
@@ -29,13 +28,13 @@ SIZES = {
 def prepare(pairs, tags=(), **options):
     """Return a tokenizer, batches and a compiled model for a few pairs."""
     tokenizer = Tokenizer(
-        train_vocabulary([text for pair in pairs for text in pair], 600, tags=tags)
+        train_vocabulary([text for pair in pairs for text in pair], 1000, tags=tags)
     )
     config = ModelConfig(vocab_size=tokenizer.vocab_size, **SIZES)
     corpus = tokenize_corpus(pairs, tokenizer, tokenizer, config.max_length, progress=False)
     model = build_transformer(config)
     compile_model(
-        model, config, TrainingConfig(warmup_steps=40, learning_rate_scale=0.2, **options)
+        model, config, TrainingConfig(**{"warmup_steps": 40, "learning_rate_scale": 0.2, **options})
     )
     return tokenizer, Batches(corpus, batch_tokens=1024, seed=1), model
 
@@ -60,13 +59,15 @@ def test_the_tag_decides_into_which_language_a_model_of_both_ways_translates():
         *((f"<2en> {en}", en) for en in english),
     ]
     tokenizer, batches, model = prepare(both_ways, tags=["<2en>", "<2zh>"])
-    train(batches, model, 250)
+    train(batches, model, 300)
     translator = Translator(model, tokenizer, beam_size=1)
     for tag, wanted in (("<2en>", english), ("<2zh>", chinese)):
+        normal = [text.replace("，", ",").replace("？", "?") for text in wanted]  # NFKC
         for source in (chinese, english):
-            assert translator([f"{tag} {text}" for text in source]) == list(wanted)
+            assert translator([f"{tag} {text}" for text in source]) == normal
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_mixed_precision_learns_as_well_as_float32(policy):
     pairs = phrasebook.load("train")[:20]
@@ -88,13 +89,13 @@ def test_mixed_precision_learns_as_well_as_float32(policy):
     assert perplexities[policy] == pytest.approx(perplexities["float32"], rel=0.02)
 
 
+@pytest.mark.slow
 def test_averaged_weights_are_better_than_those_of_the_last_steps():
     """At a rate too large for the end of training the weights shake; their average does not."""
-    pairs = phrasebook.load("train")[:400]
-    _, batches, model = prepare(pairs, average_decay=0.97)
-    train(batches, model, 150)
+    pairs = phrasebook.load("train")[:200]
+    _, batches, model = prepare(pairs, average_decay=0.95, learning_rate_scale=1.0)
+    train(batches, model, 200)
     own = perplexity_of(model, batches)
     with swapped_weights(model, model.optimizer.average()):
         averaged = perplexity_of(model, batches)
-    assert averaged < own
-    assert np.isfinite(averaged)
+    assert averaged < 0.98 * own
