@@ -1,6 +1,7 @@
 """Callbacks: what an evaluation keeps and reports, TensorBoard's points, when training ends."""
 
 import itertools
+import json
 import os
 import signal
 from pathlib import Path
@@ -28,6 +29,7 @@ from training.callbacks import (
 )
 from training.checkpoints import newest_state, read_progress
 from training.evaluate import score
+from training.events import drop_events_after
 from training.loss import MaskedCrossentropy
 from training.metrics import TokenAccuracy
 from training.schedule import WarmupInverseSqrt
@@ -357,6 +359,64 @@ def test_training_points_are_means_over_the_steps_since_the_last_one(tmp_path, c
             assert list(points[tag]) == [3, 6]
             assert points[tag][step] == pytest.approx(value, rel=1e-4), tag
     assert scalars.num_tokens == tokens.sum() and scalars.seconds == 8 * 2.0
+
+
+def test_a_resumed_run_goes_on_with_the_window_and_repeats_no_point(tmp_path, clock):
+    """12 steps, a point every 3; resumed after the 4th, and after the 6th."""
+    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "d_model": 8, "num_heads": 2}
+    model = build_transformer(ModelConfig(vocab_size=20, d_ff=8, dropout=0.0, **sizes))
+    compile_model(model, rate_scale=1e-9)  # the weights stay as they are
+    fit(model, [Scalars(tmp_path / "whole", 3)], steps=12)
+    compile_model(model, rate_scale=1e-9)
+    progress = None
+    for number, steps in enumerate((4, 2, 6)):
+        scalars = Scalars(tmp_path / f"part-{number}", 3, progress)
+        done = int(model.optimizer.iterations)
+        model.fit(
+            dataset_of(make_batches(SHAPES)).repeat().skip(done),
+            steps_per_epoch=steps,
+            shuffle=False,
+            verbose=0,
+            callbacks=[scalars],
+        )
+        progress = json.loads(json.dumps(scalars.progress()))
+    whole = read_scalars(tmp_path / "whole")
+    parts = [read_scalars(tmp_path / f"part-{number}") for number in range(3)]
+    assert [list(part["loss"]) for part in parts] == [[3], [6], [9, 12]]
+    for tag, points in whole.items():
+        joined = {step: value for part in parts for step, value in part[tag].items()}
+        assert joined == pytest.approx(points, rel=1e-4), tag
+
+
+def test_a_full_disk_is_an_os_error_that_names_the_file(model, tmp_path, monkeypatch):
+    scalars = Scalars(tmp_path, every_steps=1)
+
+    def full(*args, **kwargs):
+        message = f"{tmp_path}/events.out; No space left on device\n\tFailed to flush"
+        raise tf.errors.ResourceExhaustedError(None, None, message)
+
+    monkeypatch.setattr(tf.summary, "scalar", full)
+    with pytest.raises(OSError, match="events.out; No space left on device$"):
+        fit(compile_model(model), [scalars])
+
+
+def test_points_after_a_step_are_dropped_and_the_others_kept(tmp_path):
+    writer = tf.summary.create_file_writer(str(tmp_path / "sub"))
+    with writer.as_default():
+        for step in range(1, 7):
+            tf.summary.scalar("loss", 0.5 * step, step=step)
+    writer.close()
+    (file,) = (tmp_path / "sub").iterdir()
+    whole = file.read_bytes()
+    drop_events_after(tmp_path, 6)
+    assert file.read_bytes() == whole
+    drop_events_after(tmp_path, 4)
+    assert read_scalars(tmp_path / "sub") == {"loss": {1: 0.5, 2: 1.0, 3: 1.5, 4: 2.0}}
+    # What a killed process left of its last point.
+    file.write_bytes(whole[:-9])
+    drop_events_after(tmp_path, 6)
+    assert read_scalars(tmp_path / "sub")["loss"] == {step: 0.5 * step for step in range(1, 6)}
+    drop_events_after(tmp_path / "missing", 4)
 
 
 def test_evaluations_are_points_at_the_end_of_each_epoch(model, tmp_path):

@@ -6,7 +6,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +177,8 @@ class Scalars(keras.callbacks.Callback):
 
     def progress(self) -> dict[str, Any]:
         """Return what a resumed run goes on from; the points so far are written to the disk."""
-        self._writer.flush()
+        with self._writing():
+            self._writer.flush()
         return {
             "num_tokens": self.num_tokens,
             "seconds": self.seconds,
@@ -209,22 +210,30 @@ class Scalars(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         """Write what the evaluation put into the logs."""
         step = int(self.model.optimizer.iterations)
-        with self._writer.as_default():
+        with self._writing():
             for name, value in (logs or {}).items():
                 if name.startswith("val_"):
                     tf.summary.scalar(f"validation/{name.removeprefix('val_')}", value, step=step)
-        self._writer.flush()
+            self._writer.flush()
 
     def _write(self, step):
         window = self._window
         learning_rate = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
-        with self._writer.as_default():
+        with self._writing():
             tf.summary.scalar("loss", window["loss"] / window["loss_weight"], step=step)
             tf.summary.scalar("accuracy", window["num_correct"] / window["num_tokens"], step=step)
             tf.summary.scalar("learning_rate", learning_rate, step=step)
             tf.summary.scalar(
                 "tokens_per_second", window["num_tokens"] / window["seconds"], step=step
             )
+
+    @contextmanager
+    def _writing(self):
+        try:
+            with self._writer.as_default():
+                yield
+        except tf.errors.OpError as error:  # the disk is full, or is no longer there
+            raise OSError(f"can't write to TensorBoard: {error.message.splitlines()[0]}") from None
 
     def _read_counts(self) -> dict[str, float]:
         """Return the sums behind Keras's running means, which differences turn into a window's."""
