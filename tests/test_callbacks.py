@@ -593,6 +593,32 @@ def test_a_signal_ends_training_after_its_step_with_the_state_saved(model, tmp_p
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
 
 
+@pytest.mark.parametrize("place", ["last step", "evaluation"])
+def test_a_signal_at_the_end_of_an_epoch_waits_for_its_evaluation(model, tmp_path, place):
+    evaluated = []
+    states = States(tmp_path, lambda: {"evaluations": len(evaluated)})
+
+    class Signal(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if place == "last step" and batch == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        def on_epoch_end(self, epoch, logs=None):
+            if place == "evaluation":
+                os.kill(os.getpid(), signal.SIGTERM)
+            evaluated.append(epoch)
+
+    with pytest.raises(Interrupted):
+        fit(
+            compile_model(model),
+            [Signal(), states, Interruption(states.save)],
+            epochs=2,
+            steps=4,
+        )
+    assert evaluated == [0] and int(model.optimizer.iterations) == 4
+    assert read_progress(newest_state(tmp_path)) == {"evaluations": 1}
+
+
 def test_a_second_signal_does_not_wait(model, tmp_path):
     saved = []
 

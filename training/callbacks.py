@@ -332,11 +332,11 @@ class Interrupted(KeyboardInterrupt):
 class Interruption(keras.callbacks.Callback):
     """Ends training after the step in which a signal comes: saves, then raises Interrupted.
 
-    A second signal does not wait. An evaluation is finished first. Works in the main thread alone,
-    where Python receives signals.
+    After the last step of a Keras epoch, and in its evaluation, the epoch is finished first. A
+    second signal does not wait. Works in the main thread alone, where Python receives signals.
 
     Args:
-        save: Called before training ends.
+        save: Called before training ends. Give this callback to `fit` as the last one.
         signals: Ctrl-C (also a notebook's interrupt) and the request to terminate.
     """
 
@@ -356,17 +356,25 @@ class Interruption(keras.callbacks.Callback):
         self._handlers = {number: signal.signal(number, self._note) for number in self.signals}
 
     def on_train_batch_end(self, batch, logs=None):
+        """Save and end, if a signal has come and the epoch goes on."""
+        if batch + 1 != self.params["steps"]:
+            self._end()
+
+    def on_epoch_end(self, epoch, logs=None):
         """Save and end, if a signal has come."""
-        if self._received is not None:
-            received, self._received = self._received, None
-            self.save()
-            self.on_train_end()
-            raise Interrupted(received)
+        self._end()
 
     def on_train_end(self, logs=None):
         """Give the signals back."""
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
+
+    def _end(self):
+        if self._received is not None:
+            received, self._received = self._received, None
+            self.save()
+            self.on_train_end()
+            raise Interrupted(received)
 
     def _note(self, number, frame):
         if self._received is not None:

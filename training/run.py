@@ -229,7 +229,7 @@ class Run:
         print(
             f"done: {results['steps']:,} steps in {results['minutes']:.1f} minutes, "
             f"{results['tokens_per_second']:,.0f} target tokens per second, "
-            f"best validation BLEU {results['best_bleu']:.2f}; run directory {self.output}"
+            f"best validation BLEU {results.get('best_bleu', 0.0):.2f}; run directory {self.output}"
         )
         return results
 
