@@ -155,20 +155,34 @@ def assert_same_end(run, straight):
             np.testing.assert_allclose(got_points[tag], want_points[tag], rtol=1e-5, err_msg=tag)
 
 
+# A process that gets a SIGTERM in its 15th batch: the first of step 8.
+TERMINATED = """
+import os, runpy, signal
+from training.run import Run
+
+count_batch = Run._count_batch
+
+def count_and_terminate(run, batch, logs):
+    count_batch(run, batch, logs)
+    if run.num_batches == 15:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+Run._count_batch = count_and_terminate
+runpy.run_module("training", run_name="__main__", alter_sys=True)
+"""
+
+
 def test_a_run_that_is_told_to_end_saves_and_goes_on_bit_for_bit(corpus, straight):
     output = corpus / "terminated"
-    process = start(corpus, AVERAGES[0], output)
-    assert wait_until(process, (output / "checkpoints/step-00000006").exists)
-    process.send_signal(signal.SIGTERM)
+    process = start(corpus, AVERAGES[0], output, command=[sys.executable, "-c", TERMINATED])
     printed, errors = process.communicate(timeout=280)
     assert process.returncode == 128 + signal.SIGTERM
     assert errors.splitlines()[-1] == (
         "interrupted; the state is saved, --resume goes on from here"
     )
     assert "done: " not in printed and not (output / "results.json").exists()
-    newest = max((output / "checkpoints").glob("step-*"))
-    num_batches = json.loads((newest / "progress.json").read_text())["num_batches"]
-    assert num_batches > 12  # in the middle of the way to the next evaluation, even of a step
+    newest = output / "checkpoints/step-00000007"
+    assert json.loads((newest / "progress.json").read_text())["num_batches"] == 15
     printed, _ = finish(start(corpus, AVERAGES[0], output, "--resume"))
     assert f"resumed from {newest}" in printed
     assert_same_end(output, straight(AVERAGES[0]))
