@@ -1,9 +1,6 @@
 """Subword sampling: which segmentations there are, how often each is drawn, and that it repeats."""
 
-import subprocess
-import sys
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -193,24 +190,3 @@ def test_a_resumed_run_sees_the_segmentations_it_would_have_seen(model):
     for step in (0, 1, count - 1, count, 2 * count + 1):
         assert rows_of(again.dataset(step), 1) == whole[step]
     assert rows_of(Batches(segment(model), 60, seed=2).dataset(), count) != sum(whole[:count], [])
-
-
-OTHER_PROCESS = """
-import hashlib, sys
-sys.path.insert(0, sys.argv[1])
-import test_sampling as t
-model = sys.stdin.buffer.read()
-print(t.rows_of(t.Batches(t.segment(model), 60, seed=1).dataset(), 20))
-"""
-
-
-def test_another_process_draws_the_same(model):
-    tests = Path(__file__).resolve().parent
-    there = subprocess.run(
-        [sys.executable, "-c", OTHER_PROCESS, str(tests)],
-        input=model,
-        cwd=tests.parent,
-        capture_output=True,
-    )
-    here = rows_of(Batches(segment(model), 60, seed=1).dataset(), 20)
-    assert there.stdout.decode().strip() == str(here), there.stderr.decode()
