@@ -16,6 +16,7 @@ from keras_transformer.config import (
     SOURCE_TOKENIZER_FILE,
     TOKENIZER_FILE,
     WEIGHTS_FILE,
+    DecodingConfig,
     ModelConfig,
 )
 from keras_transformer.model import build_transformer
@@ -121,7 +122,9 @@ def prepare(config: RunConfig, output: Path, resume: bool, started: float) -> "R
         drop_events_after(output / LOGS_FOLDER, int(model.optimizer.iterations))
     effective = {"model": model_config.to_dict(), "training": dataclasses.asdict(options)}
     checkpoints.save_json(output / CONFIG_FILE, effective)
-    translator = Translator(model, tokenizer, source_tokenizer, max_length=max_length, beam_size=1)
+    translator = Translator(
+        model, tokenizer, source_tokenizer, max_length, DecodingConfig(beam_size=1)
+    )
     return Run(options, output, translator, batches, valid_batches, valid_pairs, progress, started)
 
 

@@ -3,7 +3,7 @@
 import keras
 import pytest
 
-from keras_transformer import ModelConfig, Translator, build_transformer
+from keras_transformer import DecodingConfig, ModelConfig, Translator, build_transformer
 from keras_transformer.tokenizer import Tokenizer
 from training import phrasebook
 from training.averaging import swapped_weights
@@ -60,7 +60,7 @@ def test_the_tag_decides_into_which_language_a_model_of_both_ways_translates():
     ]
     tokenizer, batches, model = prepare(both_ways, tags=["<2en>", "<2zh>"])
     train(batches, model, 300)
-    translator = Translator(model, tokenizer, beam_size=1)
+    translator = Translator(model, tokenizer, decoding=DecodingConfig(beam_size=1))
     for tag, wanted in (("<2en>", english), ("<2zh>", chinese)):
         normal = [text.replace("，", ",").replace("？", "?") for text in wanted]  # NFKC
         for source in (chinese, english):
@@ -83,7 +83,9 @@ def test_mixed_precision_learns_as_well_as_float32(policy):
         is_scaled = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
         assert is_scaled == (name == "mixed_float16")
         train(batches, model, 200)
-        assert Translator(model, tokenizer, beam_size=1)(sources) == targets
+        assert (
+            Translator(model, tokenizer, decoding=DecodingConfig(beam_size=1))(sources) == targets
+        )
         assert {variable.dtype for variable in model.trainable_variables} == {"float32"}
         perplexities[name] = perplexity_of(model, batches)
     assert perplexities[policy] == pytest.approx(perplexities["float32"], rel=0.02)
