@@ -184,7 +184,7 @@ def _attention_weights(query, key, bias):
 
 def _multiply(x, y, transpose_y=False):
     """Multiply many small matrices: (batch, heads, n, m) by (batch, heads, m, k)."""
-    if keras.backend.backend() != "tensorflow":
+    if keras.backend.backend() != "tensorflow" or x.dtype != "float32":
         return ops.matmul(x, ops.swapaxes(y, -1, -2) if transpose_y else y)
     # Not ops.matmul: TensorFlow hands it to oneDNN on a CPU, where each call takes 40 to 70
     # microseconds however small the matrices are. This op stays with Eigen.
