@@ -40,6 +40,7 @@ class ModelConfig:
         d_ff: Inner width of the feed-forward network.
         dropout: Rate on every sub-layer output and on the sums of embeddings and positions (5.4).
         attention_dropout: Rate on the attention weights; the paper has none.
+        activation_dropout: Rate inside the feed-forward network; the paper has none.
         activation: "relu" (the paper), "gelu" or "silu".
         pre_norm: Normalise before each sub-layer instead of after it (the paper: after).
         learned_positions: Learn the position vectors instead of computing sinusoids (3.5).
@@ -60,6 +61,7 @@ class ModelConfig:
     d_ff: int = 2048
     dropout: float = 0.1
     attention_dropout: float = 0.0
+    activation_dropout: float = 0.0
     activation: str = "relu"
     pre_norm: bool = False
     learned_positions: bool = False
@@ -87,7 +89,7 @@ class ModelConfig:
             )
         if self.d_model % 2:
             raise ValueError(f"d_model must be even (sine and cosine), received {self.d_model}")
-        for name in ("dropout", "attention_dropout"):
+        for name in ("dropout", "attention_dropout", "activation_dropout"):
             rate = getattr(self, name)
             if not isinstance(rate, int | float) or isinstance(rate, bool) or not 0 <= rate < 1:
                 raise ValueError(f"{name} must be a number in [0, 1), received {rate!r}")

@@ -100,7 +100,7 @@ class DecoderLayer(TransformerLayer):
         return self._feed_forward(x, training=False), cache, scores
 
     def _feed_forward(self, x, training):
-        h = self.feed_forward(self.feed_forward_residual.enter(x))
+        h = self.feed_forward(self.feed_forward_residual.enter(x), training=training)
         return self.feed_forward_residual.leave(x, h, training)
 
 

@@ -10,13 +10,16 @@ class FeedForward(keras.layers.Layer):
     Args:
         d_ff: Inner width.
         activation: Name of the activation.
+        dropout: Rate on the activations; the paper has none there.
         **kwargs: Base-layer arguments.
     """
 
-    def __init__(self, d_ff, activation="relu", **kwargs):
+    def __init__(self, d_ff, activation="relu", dropout=0.0, **kwargs):
         super().__init__(**kwargs)
         self.d_ff = d_ff
         self.activation = activation
+        self.rate = dropout
+        self.dropout = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
 
     def build(self, input_shape):
         """Make both matrices."""
@@ -27,14 +30,14 @@ class FeedForward(keras.layers.Layer):
         self.inner.build(input_shape)
         self.outer.build((*input_shape[:-1], self.d_ff))
 
-    def call(self, x):
+    def call(self, x, training=None):
         """Map (..., d_model) to the same shape, each position alone."""
-        return self.outer(self.inner(x))
+        return self.outer(self.dropout(self.inner(x), training=training))
 
     def get_config(self):
         """Return the constructor arguments."""
         config = super().get_config()
-        config.update({"d_ff": self.d_ff, "activation": self.activation})
+        config.update({"d_ff": self.d_ff, "activation": self.activation, "dropout": self.rate})
         return config
 
 

@@ -50,6 +50,7 @@ def build_transformer(config: ModelConfig, name: str = "transformer") -> keras.M
         "attention_dropout": config.attention_dropout,
         "activation": config.activation,
         "pre_norm": config.pre_norm,
+        "activation_dropout": config.activation_dropout,
         "learned_positions": config.learned_positions,
     }
     encoder = Encoder(

@@ -17,6 +17,7 @@ class TransformerLayer(keras.layers.Layer):
         attention_dropout: Rate on the attention weights.
         activation: Activation of the feed-forward network.
         pre_norm: Normalise before each sub-layer instead of after it.
+        activation_dropout: Rate inside the feed-forward network.
         **kwargs: Base-layer arguments.
     """
 
@@ -28,6 +29,7 @@ class TransformerLayer(keras.layers.Layer):
         attention_dropout=0.0,
         activation="relu",
         pre_norm=False,
+        activation_dropout=0.0,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -37,6 +39,7 @@ class TransformerLayer(keras.layers.Layer):
         self.attention_dropout = attention_dropout
         self.activation = activation
         self.pre_norm = pre_norm
+        self.activation_dropout = activation_dropout
 
     def get_config(self):
         """Return the constructor arguments."""
@@ -56,7 +59,13 @@ class TransformerLayer(keras.layers.Layer):
 
     def make_feed_forward(self, name, shape):
         """Return a built feed-forward sub-layer for vectors of `shape` (..., d_model)."""
-        layer = FeedForward(self.d_ff, self.activation, dtype=self.dtype_policy, name=name)
+        layer = FeedForward(
+            self.d_ff,
+            self.activation,
+            self.activation_dropout,
+            dtype=self.dtype_policy,
+            name=name,
+        )
         layer.build(shape)
         return layer
 
@@ -74,12 +83,13 @@ class Stack(keras.layers.Layer):
         num_layers: Number of layers N.
         learned_positions: Learn the position vectors.
         max_length: Rows of the learned position table.
-        num_heads: As in TransformerLayer, and so the next five.
+        num_heads: As in TransformerLayer, and so the next six.
         d_ff: Inner width of the feed-forward network.
         dropout: Rate on sub-layer outputs and on the sum of embedding and position (5.4).
         attention_dropout: Rate on the attention weights.
         activation: Activation of the feed-forward network.
         pre_norm: Normalise before each sub-layer; then the stack's output is normalised too.
+        activation_dropout: Rate inside the feed-forward network.
         **kwargs: Base-layer arguments.
     """
 
@@ -94,6 +104,7 @@ class Stack(keras.layers.Layer):
         attention_dropout=0.0,
         activation="relu",
         pre_norm=False,
+        activation_dropout=0.0,
         learned_positions=False,
         max_length=256,
         **kwargs,
@@ -106,6 +117,7 @@ class Stack(keras.layers.Layer):
         self.attention_dropout = attention_dropout
         self.activation = activation
         self.pre_norm = pre_norm
+        self.activation_dropout = activation_dropout
         self.learned_positions = learned_positions
         self.max_length = max_length
 
@@ -155,4 +167,5 @@ def layer_options(layer):
         "attention_dropout": layer.attention_dropout,
         "activation": layer.activation,
         "pre_norm": layer.pre_norm,
+        "activation_dropout": layer.activation_dropout,
     }

@@ -1,6 +1,9 @@
 """Callbacks: what an evaluation keeps and reports, TensorBoard's points, when training ends."""
 
 import itertools
+import json
+import os
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,9 +15,21 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from keras_transformer import ModelConfig, build_transformer
 from training import callbacks
-from training.callbacks import Evaluation, Scalars, States, TimeLimit
+from training.averaging import CheckpointAverage
+from training.callbacks import (
+    Divergence,
+    DivergenceError,
+    EarlyStop,
+    Evaluation,
+    Interrupted,
+    Interruption,
+    Scalars,
+    States,
+    TimeLimit,
+)
 from training.checkpoints import newest_state, read_progress
 from training.evaluate import score
+from training.events import drop_events_after
 from training.loss import MaskedCrossentropy
 from training.metrics import TokenAccuracy
 from training.schedule import WarmupInverseSqrt
@@ -84,6 +99,14 @@ def fit(model, used_callbacks, epochs=1, steps=2):
     ).history
 
 
+def weights_of(model):
+    return [keras.ops.convert_to_numpy(variable).copy() for variable in model.trainable_variables]
+
+
+def is_same(one, other):
+    return len(one) == len(other) and all(map(np.array_equal, one, other))
+
+
 class OnEpochEnd(keras.callbacks.Callback):
     """Calls a function with the logs; unlike LambdaCallback's, its logs can be added to."""
 
@@ -125,6 +148,8 @@ def test_bleu_and_perplexity_are_in_the_history_and_in_the_logs_of_later_callbac
     assert len(history["val_perplexity"]) == 2
     assert [logs["val_bleu"] for logs in seen] == history["val_bleu"]
     assert [logs["val_perplexity"] for logs in seen] == history["val_perplexity"]
+    assert history["val_chrf"] == [score(POOR, PERFECT).chrf, score(PERFECT, PERFECT).chrf]
+    assert history["val_loss"] == pytest.approx(np.log(history["val_perplexity"]))
     assert translator.asked == 2 * [[source for source, _ in PAIRS]]
     assert evaluation.seconds > 0
 
@@ -155,7 +180,8 @@ def test_the_weights_of_the_best_bleu_are_kept_and_no_others(model, valid, tmp_p
 
     fit(compile_model(model), [evaluation, OnEpochEnd(look)], epochs=4)
     assert kept[0] != kept[1] == kept[2] == kept[3]  # the second perfect one is no better
-    assert evaluation.best_bleu == score(PERFECT, PERFECT).bleu
+    assert evaluation.best["bleu"] == score(PERFECT, PERFECT).bleu
+    assert evaluation.best["step"] == 4 and evaluation.num_since_best == 2
     model.load_weights(path)
     assert all(map(np.array_equal, model.get_weights(), trained[1]))
     assert not all(map(np.array_equal, trained[3], trained[1]))
@@ -163,13 +189,100 @@ def test_the_weights_of_the_best_bleu_are_kept_and_no_others(model, valid, tmp_p
     assert [line.endswith("(best so far)") for line in lines] == [True, True, False, False]
 
 
+@pytest.mark.parametrize("select_by, best", [("bleu", 1), ("chrf", 0), ("loss", 2)])
+def test_the_best_weights_are_the_best_in_what_was_chosen(
+    model, valid, tmp_path, monkeypatch, select_by, best
+):
+    scripted = iter([(1.0, 30.0, 3.0), (2.0, 20.0, 2.0), (1.5, 20.0, 1.0)])
+
+    def evaluate(self):
+        bleu, chrf, loss = next(scripted)
+        step = int(self.model.optimizer.iterations)
+        return {"step": step, "loss": loss, "perplexity": 9.0, "bleu": bleu, "chrf": chrf}
+
+    monkeypatch.setattr(Evaluation, "_evaluate", evaluate)
+    path = tmp_path / "model.weights.h5"
+    evaluation = Evaluation(None, PAIRS, dataset_of(valid), path, select_by)
+    trained = []
+    look = OnEpochEnd(lambda logs: trained.append(model.get_weights()))
+    fit(compile_model(model), [evaluation, look], epochs=3, steps=1)
+    assert evaluation.best["step"] == best + 1 and evaluation.num_since_best == 2 - best
+    model.load_weights(path)
+    assert all(map(np.array_equal, model.get_weights(), trained[best]))
+
+
+def test_an_unknown_choice_of_best_weights_is_an_error(valid):
+    with pytest.raises(ValueError, match="^select_by must be .* received 'accuracy'$"):
+        Evaluation(None, PAIRS, dataset_of(valid), select_by="accuracy")
+
+
+def test_averaged_weights_are_what_is_evaluated_and_kept(model, valid, tmp_path):
+    path = tmp_path / "model.weights.h5"
+    averages = [np.full(variable.shape, 0.01, "f") for variable in model.trainable_variables]
+    seen = []
+
+    def translate(texts, progress=False):
+        seen.append(weights_of(model))
+        return FAIR
+
+    evaluation = Evaluation(translate, PAIRS, dataset_of(valid), path, average=lambda: averages)
+    compile_model(model)
+    history = fit(model, [evaluation])
+    own = model.get_weights()
+    assert is_same(seen[0], averages)
+    assert not is_same(weights_of(model), averages)
+    model.load_weights(path)
+    assert is_same(weights_of(model), averages)
+    plain = Evaluation(ScriptedTranslator(FAIR), PAIRS, dataset_of(valid))
+    plain.set_model(model)
+    plain.on_train_begin()
+    plain.on_epoch_end(0, logs := {})
+    assert logs["val_loss"] == pytest.approx(history["val_loss"][0])
+    model.set_weights(own)
+
+
+# Averages of checkpoints
+
+
+def test_checkpoints_are_averaged_over_the_last_evaluations(model, tmp_path):
+    average = CheckpointAverage(tmp_path, 3)
+    trained, averages = [], []
+
+    def look(logs):
+        trained.append(weights_of(model))
+        averages.append(average.average())
+
+    fit(compile_model(model), [average, OnEpochEnd(look)], epochs=5, steps=1)
+    for i, found in enumerate(averages):
+        for k, array in enumerate(found):
+            last = [weights[k] for weights in trained[max(0, i - 2) : i + 1]]
+            np.testing.assert_allclose(array, np.mean(last, axis=0), atol=1e-7)
+    assert is_same(averages[0], trained[0]) and not is_same(averages[4], trained[4])
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"weights-{step:08d}.npz" for step in (2, 3, 4, 5)
+    ]
+
+
+def test_an_average_does_not_see_weights_that_a_resumed_run_has_yet_to_reach(model, tmp_path):
+    average = CheckpointAverage(tmp_path, 2)
+    fit(compile_model(model), [average], epochs=3, steps=1)
+    expected = average.average()
+    model.optimizer.iterations.assign(2)
+    before = average.average()
+    assert not is_same(before, expected)
+    model.optimizer.iterations.assign(3)
+    assert is_same(average.average(), expected)
+
+
 def test_a_resumed_run_keeps_its_better_weights(model, valid, tmp_path):
     path = tmp_path / "model.weights.h5"
+    best = {"step": 7, "bleu": 99.0}
     evaluation = Evaluation(
-        ScriptedTranslator(FAIR), PAIRS, dataset_of(valid), path, best_bleu=99.0
+        ScriptedTranslator(FAIR), PAIRS, dataset_of(valid), path, best=best, num_since_best=3
     )
     fit(compile_model(model), [evaluation])
-    assert not path.exists() and evaluation.best_bleu == 99.0
+    assert not path.exists()
+    assert evaluation.best == best and evaluation.num_since_best == 4
 
 
 def test_weights_are_kept_even_if_no_bleu_is_above_0(model, valid, tmp_path):
@@ -248,6 +361,64 @@ def test_training_points_are_means_over_the_steps_since_the_last_one(tmp_path, c
     assert scalars.num_tokens == tokens.sum() and scalars.seconds == 8 * 2.0
 
 
+def test_a_resumed_run_goes_on_with_the_window_and_repeats_no_point(tmp_path, clock):
+    """12 steps, a point every 3; resumed after the 4th, and after the 6th."""
+    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "d_model": 8, "num_heads": 2}
+    model = build_transformer(ModelConfig(vocab_size=20, d_ff=8, dropout=0.0, **sizes))
+    compile_model(model, rate_scale=1e-9)  # the weights stay as they are
+    fit(model, [Scalars(tmp_path / "whole", 3)], steps=12)
+    compile_model(model, rate_scale=1e-9)
+    progress = None
+    for number, steps in enumerate((4, 2, 6)):
+        scalars = Scalars(tmp_path / f"part-{number}", 3, progress)
+        done = int(model.optimizer.iterations)
+        model.fit(
+            dataset_of(make_batches(SHAPES)).repeat().skip(done),
+            steps_per_epoch=steps,
+            shuffle=False,
+            verbose=0,
+            callbacks=[scalars],
+        )
+        progress = json.loads(json.dumps(scalars.progress()))
+    whole = read_scalars(tmp_path / "whole")
+    parts = [read_scalars(tmp_path / f"part-{number}") for number in range(3)]
+    assert [list(part["loss"]) for part in parts] == [[3], [6], [9, 12]]
+    for tag, points in whole.items():
+        joined = {step: value for part in parts for step, value in part[tag].items()}
+        assert joined == pytest.approx(points, rel=1e-4), tag
+
+
+def test_a_full_disk_is_an_os_error_that_names_the_file(model, tmp_path, monkeypatch):
+    scalars = Scalars(tmp_path, every_steps=1)
+
+    def full(*args, **kwargs):
+        message = f"{tmp_path}/events.out; No space left on device\n\tFailed to flush"
+        raise tf.errors.ResourceExhaustedError(None, None, message)
+
+    monkeypatch.setattr(tf.summary, "scalar", full)
+    with pytest.raises(OSError, match="events.out; No space left on device$"):
+        fit(compile_model(model), [scalars])
+
+
+def test_points_after_a_step_are_dropped_and_the_others_kept(tmp_path):
+    writer = tf.summary.create_file_writer(str(tmp_path / "sub"))
+    with writer.as_default():
+        for step in range(1, 7):
+            tf.summary.scalar("loss", 0.5 * step, step=step)
+    writer.close()
+    (file,) = (tmp_path / "sub").iterdir()
+    whole = file.read_bytes()
+    drop_events_after(tmp_path, 6)
+    assert file.read_bytes() == whole
+    drop_events_after(tmp_path, 4)
+    assert read_scalars(tmp_path / "sub") == {"loss": {1: 0.5, 2: 1.0, 3: 1.5, 4: 2.0}}
+    # What a killed process left of its last point.
+    file.write_bytes(whole[:-9])
+    drop_events_after(tmp_path, 6)
+    assert read_scalars(tmp_path / "sub")["loss"] == {step: 0.5 * step for step in range(1, 6)}
+    drop_events_after(tmp_path / "missing", 4)
+
+
 def test_evaluations_are_points_at_the_end_of_each_epoch(model, tmp_path):
     values = iter([(3.5, 60.0), (7.25, 50.0)])
 
@@ -275,8 +446,8 @@ def test_the_time_of_an_evaluation_does_not_count_as_training(model, tmp_path, c
 def test_the_state_is_saved_at_the_end_of_each_epoch_with_the_progress_of_then(model, tmp_path):
     progress = iter([{"best_bleu": 1.0}, {"best_bleu": 2.0}, {"best_bleu": 3.0}])
     fit(compile_model(model), [States(tmp_path, lambda: next(progress))], epochs=3, steps=2)
-    assert read_progress(newest_state(tmp_path)) == {"step": 6, "best_bleu": 3.0}
-    assert read_progress(tmp_path / "step-00000004") == {"step": 4, "best_bleu": 2.0}
+    assert read_progress(newest_state(tmp_path)) == {"best_bleu": 3.0}
+    assert read_progress(tmp_path / "step-00000004") == {"best_bleu": 2.0}
 
 
 def test_training_ends_when_only_the_time_of_an_evaluation_is_left(model, clock):
@@ -294,6 +465,182 @@ def test_training_ends_after_an_evaluation_that_leaves_no_time_for_another(model
     evaluation.seconds = 0.0
     fit(compile_model(model), [evaluation, TimeLimit(150.0, evaluation)], epochs=5, steps=2)
     assert int(model.optimizer.iterations) == 2
+
+
+# Early stop
+
+
+def test_training_ends_after_as_many_evaluations_as_patience_allows(model, valid, capsys):
+    scripts = [POOR, PERFECT, FAIR, POOR, FAIR, POOR]
+    evaluation = Evaluation(ScriptedTranslator(*scripts), PAIRS, dataset_of(valid))
+    stop = EarlyStop(evaluation, 3)
+    fit(compile_model(model), [evaluation, stop], epochs=6, steps=1)
+    assert int(model.optimizer.iterations) == 5 and stop.is_due()
+    assert "early stop: none of 3 evaluations since step 2" in capsys.readouterr().out
+
+
+def test_the_evaluations_before_a_resume_count(model, valid):
+    evaluation = Evaluation(
+        ScriptedTranslator(POOR),
+        PAIRS,
+        dataset_of(valid),
+        best={"step": 1, "bleu": 99.0},
+        num_since_best=2,
+    )
+    stop = EarlyStop(evaluation, 3)
+    assert not stop.is_due()
+    fit(compile_model(model), [evaluation, stop], epochs=6, steps=1)
+    assert int(model.optimizer.iterations) == 1 and stop.is_due()
+
+
+def test_an_evaluation_that_gets_better_starts_the_patience_anew(model, valid):
+    scripts = [POOR, POOR, FAIR, POOR, PERFECT, POOR]
+    evaluation = Evaluation(ScriptedTranslator(*scripts), PAIRS, dataset_of(valid))
+    fit(compile_model(model), [evaluation, EarlyStop(evaluation, 2)], epochs=6, steps=1)
+    assert int(model.optimizer.iterations) == 6
+
+
+# Divergence
+
+
+@pytest.fixture
+def diverging_model():
+    """A model in which the token 19, wherever it is, makes the loss NaN."""
+    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "d_model": 8, "num_heads": 2}
+    model = build_transformer(ModelConfig(vocab_size=20, source_vocab_size=20, d_ff=8, **sizes))
+    embedding = model.get_layer("source_embedding").embeddings
+    table = keras.ops.convert_to_numpy(embedding).copy()
+    table[19] = np.nan
+    embedding.assign(table)
+    return compile_model(model)
+
+
+def without_19(batches):
+    for inputs, _ in batches:
+        inputs["source_ids"][inputs["source_ids"] == 19] = 18
+    return batches
+
+
+def test_a_loss_that_is_not_finite_ends_training_and_names_step_and_lines(
+    diverging_model, tmp_path
+):
+    batches = without_19(make_batches(SHAPES))
+    batches[2][0]["source_ids"][1] = 19
+    states = States(tmp_path, dict)
+    evaluated = []
+    with pytest.raises(DivergenceError) as raised:
+        diverging_model.fit(
+            dataset_of(batches),
+            verbose=0,
+            shuffle=False,
+            callbacks=[
+                Divergence(lambda: ["你好。", "再见。"]),
+                OnEpochEnd(evaluated.append),
+                states,
+            ],
+        )
+    assert str(raised.value) == (
+        "step 3: the loss is nan; its batch begins with\n  你好。\n  再见。"
+    )
+    assert evaluated == [] and newest_state(tmp_path) is None
+
+
+def test_weights_that_the_last_step_made_not_finite_are_neither_evaluated_nor_saved(
+    model, tmp_path
+):
+    compile_model(model)
+    own = model.get_weights()
+    weight = model.trainable_variables[3]
+
+    class Spoil(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            weight.assign(np.full(weight.shape, np.inf, "f"))
+
+    evaluated = []
+    with pytest.raises(DivergenceError, match=rf"^step 1: {weight.path} is not finite$"):
+        fit(model, [Divergence(), Spoil(), OnEpochEnd(evaluated.append)], steps=1)
+    with pytest.raises(DivergenceError, match="is not finite"):
+        fit(model, [Spoil(), States(tmp_path, dict)], steps=1)
+    assert evaluated == [] and newest_state(tmp_path) is None
+    model.set_weights(own)
+
+
+# Interruption
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_training_after_its_step_with_the_state_saved(model, tmp_path, number):
+    compile_model(model)
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    states = States(tmp_path, lambda: {"good": True})
+    evaluated = []
+
+    class Signal(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if batch == 2:
+                os.kill(os.getpid(), number)
+
+    with pytest.raises(Interrupted) as raised:
+        fit(
+            model,
+            [OnEpochEnd(evaluated.append), states, Interruption(states.save), Signal()],
+            epochs=2,
+            steps=4,
+        )
+    assert raised.value.signal == number
+    assert evaluated == [] and newest_state(tmp_path).name == "step-00000003"
+    assert read_progress(newest_state(tmp_path)) == {"good": True}
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+@pytest.mark.parametrize("place", ["last step", "evaluation"])
+def test_a_signal_at_the_end_of_an_epoch_waits_for_its_evaluation(model, tmp_path, place):
+    evaluated = []
+    states = States(tmp_path, lambda: {"evaluations": len(evaluated)})
+
+    class Signal(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if place == "last step" and batch == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        def on_epoch_end(self, epoch, logs=None):
+            if place == "evaluation":
+                os.kill(os.getpid(), signal.SIGTERM)
+            evaluated.append(epoch)
+
+    with pytest.raises(Interrupted):
+        fit(
+            compile_model(model),
+            [Signal(), states, Interruption(states.save)],
+            epochs=2,
+            steps=4,
+        )
+    assert evaluated == [0] and int(model.optimizer.iterations) == 4
+    assert read_progress(newest_state(tmp_path)) == {"evaluations": 1}
+
+
+def test_a_second_signal_does_not_wait(model, tmp_path):
+    saved = []
+
+    class Impatient(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGINT)
+
+    interruption = Interruption(lambda: saved.append(1))
+    with pytest.raises(KeyboardInterrupt) as raised:
+        fit(compile_model(model), [interruption, Impatient()])
+    interruption.on_train_end()
+    assert not isinstance(raised.value, Interrupted) and saved == []
+
+
+def test_without_a_signal_training_is_as_ever_and_signals_are_given_back(model):
+    before = signal.getsignal(signal.SIGTERM)
+    fit(compile_model(model), [Interruption(lambda: pytest.fail("saved"))], epochs=2)
+    assert int(model.optimizer.iterations) == 4 and signal.getsignal(signal.SIGTERM) == before
+
+
+# The time limit
 
 
 def test_training_with_time_left_is_not_ended(model, clock):

@@ -12,7 +12,17 @@ import pytest
 
 from keras_transformer import ModelConfig, build_transformer
 from training import checkpoints
-from training.checkpoints import load_state, newest_state, read_progress, save_state, save_weights
+from training.checkpoints import (
+    DamagedStateError,
+    load_arrays,
+    load_state,
+    newest_state,
+    read_progress,
+    restore,
+    save_arrays,
+    save_state,
+    save_weights,
+)
 from training.loss import MaskedCrossentropy
 from training.metrics import TokenAccuracy
 from training.schedule import WarmupInverseSqrt
@@ -136,9 +146,9 @@ def test_a_new_model_in_another_process_goes_on_bit_for_bit(run, tmp_path):
     assert is_same(state_of(model), end)
 
 
-def test_the_progress_that_was_saved_can_be_read_with_the_step(run):
+def test_the_progress_that_was_saved_can_be_read(run):
     _, _, saved, _ = run
-    assert read_progress(saved) == {"step": STEPS, "best_bleu": 7.5}
+    assert read_progress(saved) == {"best_bleu": 7.5}
 
 
 # Files
@@ -162,7 +172,6 @@ def test_the_newest_state_is_that_of_the_highest_step(run, tmp_path):
     for step in (9, 10):
         save_state(tmp_path, model, step, {})
     assert newest_state(tmp_path) == tmp_path / "step-00000010"
-    assert read_progress(newest_state(tmp_path)) == {"step": 10}
 
 
 def test_a_state_is_not_visible_while_it_is_written(run, tmp_path, monkeypatch):
@@ -241,18 +250,18 @@ def test_a_damaged_state_is_an_error_that_names_the_file(run, tmp_path, damage):
         path.write_bytes(
             {"cut": content[: len(content) // 2], "text": b"no state", "empty": b""}[damage]
         )
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(DamagedStateError) as raised:
         load_state(path.parent, model)
-    assert str(raised.value).startswith(f"{path}: can't be restored: ")
+    assert str(raised.value).startswith(f"{path}: can't be read: ")
 
 
 @pytest.mark.parametrize("content", ["{", "", None])
 def test_a_damaged_progress_file_is_an_error_that_names_it(run, tmp_path, content):
     model, *_ = run
     path = save_state(tmp_path, model, 1, {}) / checkpoints.PROGRESS_FILE
-    assert json.loads(path.read_text()) == {"step": 1}
+    assert json.loads(path.read_text()) == {}
     path.unlink() if content is None else path.write_text(content)
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(DamagedStateError) as raised:
         read_progress(path.parent)
     assert str(raised.value).startswith(f"{path}: ")
 
@@ -265,7 +274,156 @@ def test_the_state_of_another_model_is_an_error(run, options, reason):
     _, _, saved, _ = run
     with pytest.raises(ValueError) as raised:
         load_state(saved, make_model(**options))
+    assert not isinstance(raised.value, DamagedStateError)
     assert str(saved) in str(raised.value) and reason in str(raised.value)
+
+
+# Falling back
+
+
+@pytest.fixture
+def two_states(run, tmp_path):
+    """States of steps 3 and 6, of which the newer is to be damaged."""
+    model, halfway, saved, end = run
+    load_state(saved, model)
+    save_state(tmp_path, model, 3, {"best_bleu": 3.0})
+    train(model, STEPS)
+    return save_state(tmp_path, model, 6, {"best_bleu": 6.0})
+
+
+def test_the_newest_state_is_restored_with_its_progress(run, two_states, capsys):
+    model, _, _, end = run
+    assert restore(two_states.parent, model) == (two_states, {"best_bleu": 6.0})
+    assert is_same(state_of(model), end)
+    assert capsys.readouterr().err == ""
+
+
+def test_nothing_is_restored_where_nothing_was_saved(run, tmp_path):
+    model, *_ = run
+    assert restore(tmp_path, model) is None and restore(tmp_path / "missing", model) is None
+
+
+@pytest.mark.parametrize("file", [checkpoints.STATE_FILE, checkpoints.PROGRESS_FILE])
+def test_a_damaged_newest_state_falls_back_to_the_one_before_and_says_so(
+    run, two_states, capsys, file
+):
+    model, halfway, *_ = run
+    content = (two_states / file).read_bytes()
+    (two_states / file).write_bytes(content[: len(content) - 9])
+    folder = two_states.parent
+    assert restore(folder, model) == (folder / "step-00000003", {"best_bleu": 3.0})
+    assert is_same(state_of(model), halfway)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(two_states / file) in line and "the state before it" in line
+    assert names(folder) == ["damaged-step-00000006", "step-00000003"]
+    train(model, STEPS)  # the run comes to that step again
+    assert save_state(folder, model, 6, {}) == two_states
+
+
+def test_one_flipped_bit_is_damage(run, two_states):
+    model, *_ = run
+    path = two_states / checkpoints.STATE_FILE
+    content = bytearray(path.read_bytes())
+    weight = keras.ops.convert_to_numpy(model.trainable_variables[0]).tobytes()
+    content[content.index(weight) + 5] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DamagedStateError):
+        load_state(two_states, model)
+
+
+def test_when_no_state_is_whole_it_is_an_error_and_nothing_is_moved(run, two_states):
+    model, *_ = run
+    folder = two_states.parent
+    for state in folder.iterdir():
+        (state / checkpoints.STATE_FILE).write_bytes(b"")
+    with pytest.raises(ValueError, match=f"^{folder}: none of the saved states can be restored"):
+        restore(folder, model)
+    assert names(folder) == ["step-00000003", "step-00000006"]
+
+
+def test_another_models_states_are_no_damage(run, two_states):
+    with pytest.raises(ValueError, match="belongs to another model"):
+        restore(two_states.parent, make_model(num_decoder_layers=2))
+    assert two_states.is_dir()
+
+
+def test_what_a_killed_run_left_half_done_is_removed(run, two_states):
+    model, *_ = run
+    folder = two_states.parent
+    for name in (".writing.step-00000007", ".removing-step-00000001"):
+        (folder / name).mkdir()
+        (folder / name / checkpoints.STATE_FILE).write_bytes(b"half")
+    (folder / ".writing.weights-00000007.npz").write_bytes(b"half")
+    assert restore(folder, model)[0] == two_states
+    assert names(folder) == ["step-00000003", "step-00000006"]
+
+
+# Disks and file systems
+
+FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import test_checkpoints as t
+model = t.make_model()
+folder = Path(sys.argv[2])
+t.save_state(folder, model, 1, {"step": 1})
+t.save_weights(model, folder / "model.weights.h5")
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writing beyond the limit is an OSError then
+resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
+for save in (
+    lambda: t.save_state(folder, model, 2, {}),
+    lambda: t.save_weights(model, folder / "model.weights.h5"),
+):
+    try:
+        save()
+    except OSError as error:
+        print(error)
+"""
+
+
+def test_a_disk_that_takes_no_more_is_a_clear_error_and_what_was_saved_stays(run, tmp_path):
+    """A limit on the size of files stands for the disk: what writes meets the same errors."""
+    process = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(TESTS), str(tmp_path)],
+        cwd=TESTS.parent,
+        env={**os.environ, "PYTHONPATH": str(TESTS.parent)},
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == 0, process.stderr
+    state, weights = process.stdout.splitlines()
+    assert state.startswith(f"{tmp_path / 'step-00000002'}: can't be written: ")
+    assert weights.startswith(f"{tmp_path / 'model.weights.h5'}: can't be written: ")
+    assert names(tmp_path) == ["model.weights.h5", "step-00000001"]
+    model, *_ = run
+    load_state(tmp_path / "step-00000001", model)
+    model.load_weights(tmp_path / "model.weights.h5")
+
+
+def test_no_hard_links_are_asked_for(run, tmp_path, monkeypatch):
+    """A mounted Google Drive has none."""
+
+    def link(*args, **kwargs):
+        raise PermissionError("no hard links here")
+
+    monkeypatch.setattr(os, "link", link)
+    model, *_ = run
+    for step in (1, 1, 2, 3):
+        save_state(tmp_path, model, step, {})
+    save_weights(model, tmp_path / "model.weights.h5")
+    save_arrays(tmp_path / "some.npz", [np.zeros(3)])
+    assert names(tmp_path) == ["model.weights.h5", "some.npz", "step-00000002", "step-00000003"]
+
+
+def test_saved_arrays_are_loaded_in_their_order(tmp_path):
+    arrays = [np.full(i % 3, i, np.float32) for i in range(12)]
+    save_arrays(tmp_path / "some.npz", arrays)
+    loaded = load_arrays(tmp_path / "some.npz")
+    assert is_same(loaded, arrays) and loaded[3].dtype == np.float32
+    (tmp_path / "some.npz").write_bytes(b"no archive")
+    with pytest.raises(OSError, match=f"^{tmp_path / 'some.npz'}: can't be read: "):
+        load_arrays(tmp_path / "some.npz")
 
 
 # Best weights

@@ -30,7 +30,7 @@ def test_presets_are_the_rows_of_table_3(name, row):
         config.dropout,
     )
     assert config.num_decoder_layers == config.num_encoder_layers
-    assert config.attention_dropout == 0
+    assert config.attention_dropout == config.activation_dropout == 0
     assert config.activation == "relu"
     assert not config.pre_norm
     assert not config.learned_positions
@@ -97,7 +97,7 @@ INVALID = [
     ("num_heads", 7),
     *[
         (name, value)
-        for name in ("dropout", "attention_dropout")
+        for name in ("dropout", "attention_dropout", "activation_dropout")
         for value in (-0.1, 1, 1.5, "0.1", True, None, float("nan"))
     ],
     *[("activation", value) for value in ("tanh", "ReLU", None, 1)],
@@ -156,6 +156,7 @@ NO_DEFAULTS = {
     "d_ff": 12,
     "dropout": 0.25,
     "attention_dropout": 0.125,
+    "activation_dropout": 0.375,
     "activation": "silu",
     "pre_norm": True,
     "learned_positions": True,

@@ -167,7 +167,7 @@ def test_a_dataset_that_starts_at_a_step_goes_on_where_the_whole_one_would_be(co
     count = Batches(corpus, 40, seed=1).steps_per_pass
     whole = as_pairs(take(Batches(corpus, 40, seed=1).dataset(), 3 * count))
     for step in (1, 2, count - 2, count - 1, count, count + 3, 2 * count + 1):
-        resumed = Batches(corpus, 40, seed=1).dataset(start_step=step)
+        resumed = Batches(corpus, 40, seed=1).dataset(start_batch=step)
         assert as_pairs(take(resumed, 6)) == whole[step : step + 6]
 
 
@@ -176,6 +176,38 @@ def test_one_pass_has_each_pair_once_and_ends(corpus):
     seen = as_pairs(batches.one_pass().as_numpy_iterator())
     assert len(seen) == batches.steps_per_pass
     assert Counter(sum(seen, ())) == Counter(pairs_of(corpus))
+
+
+# Gradient accumulation
+
+
+def test_the_batches_of_a_step_are_weighed_by_their_share_of_its_target_tokens(corpus):
+    batches = Batches(corpus, 40, seed=1)
+    plain = take(batches.dataset(), 30)
+    weighed = take(batches.dataset(gradient_accumulation_steps=3), 30)
+    seen = set()
+    for step in range(0, 30, 3):
+        num_tokens = [np.sum(labels != PAD_ID) for _, labels in plain[step : step + 3]]
+        seen.update(num_tokens)
+        for i, (inputs, labels, weights) in enumerate(weighed[step : step + 3]):
+            np.testing.assert_array_equal(inputs["source_ids"], plain[step + i][0]["source_ids"])
+            np.testing.assert_array_equal(inputs["target_ids"], plain[step + i][0]["target_ids"])
+            np.testing.assert_array_equal(labels, plain[step + i][1])
+            assert weights.shape == (len(labels),) and weights.dtype == np.float32
+            np.testing.assert_allclose(weights, 3 * num_tokens[i] / sum(num_tokens), rtol=1e-6)
+    assert len(seen) > 5
+
+
+def test_a_dataset_can_start_in_the_middle_of_a_step(corpus):
+    batches = Batches(corpus, 40, seed=1)
+    whole = take(batches.dataset(gradient_accumulation_steps=4), 3 * batches.steps_per_pass)
+    for start in (1, 3, 4, 6, batches.steps_per_pass, 2 * batches.steps_per_pass + 1):
+        resumed = take(Batches(corpus, 40, seed=1).dataset(start, 4), 6)
+        assert as_pairs(part[:2] for part in resumed) == as_pairs(
+            part[:2] for part in whole[start : start + 6]
+        )
+        for one, other in zip(resumed, whole[start:], strict=False):
+            np.testing.assert_array_equal(one[2], other[2])
 
 
 # Size and padding
@@ -219,7 +251,7 @@ def test_the_padding_share_is_that_of_the_batches(corpus):
 def test_a_corpus_of_one_pair_is_a_batch_in_each_pass():
     batches = Batches(corpus_of([3], [4]), 100, seed=1)
     assert batches.steps_per_pass == 1 and batches.padding_share() == (0, 0)
-    assert len(set(as_pairs(take(batches.dataset(start_step=5), 3)))) == 1
+    assert len(set(as_pairs(take(batches.dataset(start_batch=5), 3)))) == 1
 
 
 def test_an_empty_corpus_is_an_error():

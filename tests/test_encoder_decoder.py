@@ -123,9 +123,9 @@ def test_dropout_acts_on_the_sum_of_embeddings_and_positions_in_training_only(la
 
 
 @ALL
-@pytest.mark.parametrize("dropouts", [(0.1, 0.0), (0.0, 0.1)])
-def test_either_dropout_changes_the_output_in_training_only(layer_class, dropouts):
-    layer = make(layer_class, dropout=dropouts[0], attention_dropout=dropouts[1])
+@pytest.mark.parametrize("place", ["dropout", "attention_dropout", "activation_dropout"])
+def test_each_dropout_changes_the_output_in_training_only(layer_class, place):
+    layer = make(layer_class, **{"dropout": 0.0, place: 0.1})
     inputs = arguments(layer)
     np.testing.assert_array_equal(
         values(layer(*inputs, training=False)), values(layer(*inputs, training=False))
@@ -161,6 +161,7 @@ def test_layers_survive_their_config(layer_class, pre_norm):
     options = {
         "dropout": 0.25,
         "attention_dropout": 0.125,
+        "activation_dropout": 0.375,
         "activation": "silu",
         "pre_norm": pre_norm,
         "name": "some",

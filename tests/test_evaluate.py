@@ -57,6 +57,30 @@ def test_the_tokenizer_follows_the_language_of_the_references(references, tokeni
     assert bleu_tokenizer(references) == tokenizer
 
 
+def test_confidence_intervals_are_sacrebleus_own_and_repeat():
+    hypotheses, references = 20 * ENGLISH_GUESSES, 20 * ENGLISH
+    scores, again = (score(hypotheses, references, num_bootstrap=200) for _ in range(2))
+    assert scores == again
+    bleu = sacrebleu.BLEU(tokenize="13a").corpus_score(hypotheses, [references], n_bootstrap=200)
+    assert f"(μ = {scores.bleu_mean:.2f} ± {scores.bleu_ci:.2f})" in bleu.format()
+    chrf = sacrebleu.CHRF().corpus_score(hypotheses, [references], n_bootstrap=200)
+    assert f"(μ = {scores.chrf_mean:.2f} ± {scores.chrf_ci:.2f})" in chrf.format()
+    assert scores.bleu == score(hypotheses, references).bleu
+    assert "bs:200|seed:12345" in scores.signature and 0 < scores.bleu_ci < 20
+
+
+def test_a_score_with_samples_that_have_no_match_has_no_interval():
+    hypotheses = ["x", "I like to drink tea.", "x"]
+    scores = score(hypotheses, ENGLISH, num_bootstrap=100)
+    assert scores.chrf_ci is None and "bs:" not in scores.chrf_signature
+    assert scores.chrf == score(hypotheses, ENGLISH).chrf
+
+
+def test_without_a_bootstrap_there_is_no_interval():
+    scores = score(ENGLISH_GUESSES, ENGLISH)
+    assert scores.bleu_ci is scores.bleu_mean is scores.chrf_ci is scores.chrf_mean is None
+
+
 @pytest.mark.parametrize("hypotheses, references", [(["a"], ["a", "b"]), ([], [])])
 def test_unequal_numbers_or_nothing_to_score_are_an_error_with_the_numbers(hypotheses, references):
     with pytest.raises(ValueError, match=f"received {len(hypotheses)} and {len(references)}$"):
@@ -114,8 +138,10 @@ def test_the_last_line_of_stdout_is_a_json_object_with_the_promised_keys(
 ):
     assert evaluate.main(["run", "--test", str(test_file)]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert set(result) == {"bleu", "chrf", "signature", "sentences", "seconds"}
-    scores = score(ENGLISH_GUESSES, ENGLISH)
+    promised = {"bleu", "chrf", "signature", "sentences", "seconds"}
+    assert set(result) == promised | {"bleu_ci", "chrf_ci"}
+    scores = score(ENGLISH_GUESSES, ENGLISH, num_bootstrap=1000)
+    assert result["bleu_ci"] == pytest.approx(scores.bleu_ci, abs=0.005)
     assert result["bleu"] == pytest.approx(scores.bleu, abs=0.005)
     assert result["chrf"] == pytest.approx(scores.chrf, abs=0.005)
     assert result["signature"] == scores.signature
@@ -133,6 +159,14 @@ def test_output_has_a_line_for_each_translation_in_order(translator, answers, te
     output = tmp_path / "hypotheses.txt"
     assert evaluate.main(["run", "--test", str(test_file), "--output", str(output)]) == 0
     assert output.read_text(encoding="utf-8") == "First.\ntwo lines or three\n\n"
+
+
+def test_the_bootstrap_can_be_left_out(translator, test_file, capsys):
+    assert evaluate.main(["run", "--test", str(test_file), "--bootstrap", "0"]) == 0
+    *_, bleu, _, result = capsys.readouterr().out.splitlines()
+    assert json.loads(result)["bleu_ci"] is None and "±" not in bleu
+    line = error_line(capsys, "run", "--test", test_file, "--bootstrap", -1)
+    assert line == "error: --bootstrap must not be negative, received -1"
 
 
 def test_lowercase_reaches_the_scores(translator, test_file, capsys):

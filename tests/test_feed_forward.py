@@ -52,6 +52,16 @@ def test_feed_forward_treats_each_position_alone():
     np.testing.assert_allclose(values(layer(x[:, 1:2])), values(layer(x))[:, 1:2], atol=1e-6)
 
 
+def test_dropout_acts_on_the_activations_in_training_only():
+    layer = FeedForward(1000, dropout=0.5)
+    layer.build((None, 6))
+    layer.set_weights([np.zeros((6, 1000)), np.ones(1000), np.full((1000, 6), 0.001), np.zeros(6)])
+    x = draw(4, 6)
+    np.testing.assert_allclose(values(layer(x, training=False)), 1.0, atol=1e-5)
+    kept = values(layer(x, training=True)) / 2  # those that are kept are doubled
+    assert np.all((kept > 0.4) & (kept < 0.6)) and len(np.unique(kept[:, 0])) > 1
+
+
 def test_post_norm_residual_normalises_the_sum():
     layer = make_residual(dropout=0.1, pre_norm=False)
     x, y = draw(2, 3, 6), draw(2, 4, 6)[:, :3]
@@ -83,7 +93,7 @@ def test_dropout_acts_on_the_sublayer_output_in_training_only():
 @pytest.mark.parametrize(
     "layer",
     [
-        FeedForward(10, "gelu", name="some", dtype="mixed_bfloat16"),
+        FeedForward(10, "gelu", 0.25, name="some", dtype="mixed_bfloat16"),
         Residual(0.25, True, name="some", dtype="mixed_bfloat16"),
     ],
     ids=["FeedForward", "Residual"],

@@ -42,6 +42,13 @@ def test_scale_multiplies_the_whole_curve():
         assert float(part(step)) == pytest.approx(0.25 * float(whole(step)), rel=1e-6)
 
 
+def test_the_batches_of_one_step_have_the_rate_of_that_step():
+    schedule = WarmupInverseSqrt(64, 20, gradient_accumulation_steps=3)
+    rates = [float(schedule(batch)) for batch in range(60)]
+    expected = [paper_rate(step + 1, 64, 20) for step in range(20) for _ in range(3)]
+    np.testing.assert_allclose(rates, expected, rtol=1e-5)
+
+
 def test_the_rate_is_a_float32_scalar_for_the_integer_step_of_an_optimizer():
     rate = WarmupInverseSqrt(64)(keras.ops.convert_to_tensor(3, "int64"))
     assert keras.ops.shape(rate) == () and keras.backend.standardize_dtype(rate.dtype) == "float32"
@@ -58,16 +65,23 @@ def test_an_optimizer_takes_its_rate_from_the_schedule():
 
 
 def test_a_schedule_survives_serialization():
-    schedule = WarmupInverseSqrt(64, warmup_steps=20, scale=0.7)
+    schedule = WarmupInverseSqrt(64, 20, scale=0.7, gradient_accumulation_steps=3)
     config = keras.optimizers.schedules.serialize(schedule)
     restored = keras.optimizers.schedules.deserialize(config)
     assert isinstance(restored, WarmupInverseSqrt)
-    assert restored.get_config() == {"d_model": 64, "warmup_steps": 20, "scale": 0.7}
+    assert restored.get_config() == {
+        "d_model": 64,
+        "warmup_steps": 20,
+        "scale": 0.7,
+        "gradient_accumulation_steps": 3,
+    }
     assert float(restored(7)) == float(schedule(7))
 
 
 @pytest.mark.parametrize("value", [0, -1, float("nan")])
-@pytest.mark.parametrize("name", ["d_model", "warmup_steps", "scale"])
+@pytest.mark.parametrize(
+    "name", ["d_model", "warmup_steps", "scale", "gradient_accumulation_steps"]
+)
 def test_a_value_that_is_not_positive_is_an_error_that_names_the_argument(name, value):
     arguments = {"d_model": 64, "warmup_steps": 20, "scale": 1.0, name: value}
     with pytest.raises(ValueError, match=rf"^{name} must be above 0, received {value}$"):

@@ -27,6 +27,7 @@ CASES = {
     "all_options": {
         **SHORT,
         "attention_dropout": 0.1,
+        "activation_dropout": 0.1,
         "activation": "gelu",
         "pre_norm": True,
         "learned_positions": True,

@@ -10,6 +10,8 @@ import pytest
 
 import training.run
 from training.__main__ import main
+from training.config import RunConfig
+from training.vocabulary import train_vocabulary
 
 
 @pytest.fixture(autouse=True)
@@ -155,6 +157,42 @@ def test_output_is_required(capsys):
         main([])
     assert exit.value.code == 2
     assert "--output" in capsys.readouterr().err.splitlines()[-1]
+
+
+# Warm start
+
+
+def write_run(folder, config):
+    """Write a run directory with the small model and a vocabulary of 1 + 1 sentences."""
+    folder.mkdir()
+    model = RunConfig(model={"preset": "small"}).model_config(400, None).to_dict()
+    (folder / "config.json").write_text(json.dumps({"model": {**model, **config}}))
+    (folder / "tokenizer.model").write_bytes(train_vocabulary(["你好。", "Hello."], 300))
+    return folder
+
+
+def test_a_run_to_start_from_that_is_not_there_is_named(error_line, tmp_path):
+    line = error_line("--init-from", tmp_path / "gone")
+    assert (
+        line == f"error: init_from: {tmp_path / 'gone' / 'config.json'}: No such file or directory"
+    )
+
+
+def test_a_shape_that_the_run_does_not_have_is_an_error_before_anything_is_read(
+    error_line, tmp_path
+):
+    run = write_run(tmp_path / "earlier", {})
+    line = error_line("--init-from", run, "--preset", "tiny")
+    assert line == (
+        f"error: init_from {run}: num_encoder_layers must be 3 as in that run, received 4"
+    )
+
+
+def test_a_tag_that_a_kept_vocabulary_lacks_is_named(error_line, corpus, tmp_path, good):
+    run = write_run(tmp_path / "earlier", {})
+    config = corpus("options.toml", f'[training]\ninit_from = "{run}"\ntags = ["<2en>"]\n')
+    line = error_line("--config", config, "--train", good, "--valid", good)
+    assert f"{run} lacks <2en>" in line and "extend" in line
 
 
 # The run directory

@@ -1,6 +1,7 @@
 """The options of a run: defaults, TOML, the command line, and what each mistake is told."""
 
 import dataclasses
+import json
 import re
 from pathlib import Path
 
@@ -122,6 +123,8 @@ def test_a_vocabulary_size_under_model_is_an_error_that_says_where_it_belongs(to
         ("max_minutes = true", "max_minutes", "a number"),
         ("label_smoothing = []", "label_smoothing", "a number"),
         ("train = 3", "train", "a string"),
+        ('tags = "<2en>"', "tags", "a list of strings"),
+        ("tags = [2]", "tags", "a list of strings"),
         ("shared_vocabulary = 1", "shared_vocabulary", "true or false"),
         ('shared_vocabulary = "yes"', "shared_vocabulary", "true or false"),
     ],
@@ -148,7 +151,14 @@ def test_an_integer_is_a_number(toml):
         *(("max_minutes", value) for value in (-0.5, float("nan"), float("inf"))),
         *(("label_smoothing", value) for value in (-0.1, 1.0, float("nan"))),
         *(("character_coverage", value) for value in (0.9, 1.1, float("nan"))),
+        *((name, 0) for name in ("gradient_accumulation_steps", "subword_nbest_size")),
+        *(("average_decay", value) for value in (-0.1, 1.0, float("nan"))),
+        *(("subword_alpha", value) for value in (-0.1, float("nan"), float("inf"))),
+        ("average_checkpoints", 0),
+        ("patience", -1),
         ("mixed_precision", "float16"),
+        ("select_by", "accuracy"),
+        ("init_vocabulary", "copy"),
     ],
 )
 def test_a_value_outside_its_range_is_an_error_that_names_option_and_value(name, value):
@@ -156,7 +166,26 @@ def test_a_value_outside_its_range_is_an_error_that_names_option_and_value(name,
         TrainingConfig(**{name: value})
 
 
-@pytest.mark.parametrize("name", ["max_minutes", "evaluate_every_steps", "seed"])
+@pytest.mark.parametrize("tag", ["", " ", "<2 en>", "<2en>\n"])
+def test_a_tag_must_be_visible_and_without_spaces(tag):
+    with pytest.raises(ValueError, match=rf"^tags must .*received {re.escape(repr(tag))}$"):
+        TrainingConfig(tags=("<2de>", tag))
+
+
+def test_there_is_one_average_at_the_most():
+    message = "^average_decay and average_checkpoints .* received 0.9 and 5$"
+    with pytest.raises(ValueError, match=message):
+        TrainingConfig(average_decay=0.9, average_checkpoints=5)
+
+
+def test_tags_are_a_list_in_the_file(toml):
+    path = toml('[training]\ntags = ["<2en>", "<2zh>"]\n')
+    assert load(path).training.tags == ("<2en>", "<2zh>")
+
+
+@pytest.mark.parametrize(
+    "name", ["max_minutes", "evaluate_every_steps", "patience", "subword_alpha", "seed"]
+)
 def test_an_option_that_may_be_0_may_be_0(name):
     assert getattr(TrainingConfig(**{name: 0}), name) == 0
 
@@ -201,3 +230,47 @@ def test_a_file_that_is_no_toml_is_an_error_that_names_it(tmp_path, content):
     path = tmp_path / "options.toml"
     path.write_bytes(content)
     assert error_of(path).startswith(f"{path}: no TOML file: ")
+
+
+# The model of an earlier run
+
+
+@pytest.fixture
+def earlier(tmp_path):
+    """Return a run directory with a configuration."""
+    folder = tmp_path / "earlier"
+    folder.mkdir()
+    model = RunConfig(model={"preset": "tiny", "dropout": 0.3}).model_config(500, 400)
+    (folder / "config.json").write_text(json.dumps({"model": model.to_dict(), "training": {}}))
+    return folder
+
+
+def test_a_warm_start_has_the_model_of_the_earlier_run(earlier):
+    model = load(None, {"init_from": str(earlier)}).model_config(700, None)
+    assert (model.d_model, model.dropout) == (128, 0.3)
+    assert (model.vocab_size, model.source_vocab_size) == (700, None)
+
+
+def test_what_the_file_or_the_command_line_says_wins_over_the_earlier_run(earlier, toml):
+    path = toml(f'[model]\ndropout = 0.1\n[training]\ninit_from = "{earlier}"\n')
+    model = load(path, model={"preset": "small"}).model_config(700, None)
+    assert (model.d_model, model.dropout, model.num_encoder_layers) == (256, 0.1, 3)
+
+
+def test_a_warm_started_run_is_resumed_without_the_earlier_one(tmp_path):
+    path = tmp_path / "config.json"
+    model = RunConfig(model={"preset": "tiny"}).model_config(500, None).to_dict()
+    path.write_text(
+        json.dumps({"model": model, "training": {"init_from": "gone", "tags": ["<x>"]}})
+    )
+    config = load(path)
+    assert config.model_config(500, None).d_model == 128
+    assert (config.training.init_from, config.training.tags) == ("gone", ("<x>",))
+
+
+@pytest.mark.parametrize("content", [None, "{", "{}", '{"model": 3}'])
+def test_an_earlier_run_without_a_configuration_is_named(tmp_path, content):
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    message = error_of(None, {"init_from": str(tmp_path)})
+    assert message.startswith(f"init_from: {tmp_path / 'config.json'}: ")

@@ -11,8 +11,7 @@ import pytest
 import sentencepiece
 
 from keras_transformer.config import END_ID, PAD_ID, START_ID, UNKNOWN_ID
-from training import vocabulary
-from training.vocabulary import train_vocabulary
+from training.vocabulary import extend_vocabulary, pieces_of, sample, train_vocabulary
 
 WORDS = {
     "tea": "茶",
@@ -100,15 +99,14 @@ def test_frequent_words_of_both_languages_are_pieces(pieces):
 
 OTHER_PROCESS = """
 import hashlib, json, sys
-from training import vocabulary
-texts, vocab_size, vocabulary.MAX_SENTENCES = json.load(sys.stdin)
-print(hashlib.sha256(vocabulary.train_vocabulary(texts, vocab_size)).hexdigest())
+from training.vocabulary import sample, train_vocabulary
+texts, vocab_size, count = json.load(sys.stdin)
+print(hashlib.sha256(train_vocabulary(sample(texts, count, 1), vocab_size)).hexdigest())
 """
 
 
-def test_another_process_trains_the_same_vocabulary_even_of_a_sample(monkeypatch):
-    monkeypatch.setattr(vocabulary, "MAX_SENTENCES", 110)
-    here = hashlib.sha256(train_vocabulary(TEXTS, 350)).hexdigest()
+def test_another_process_trains_the_same_vocabulary_even_of_a_sample():
+    here = hashlib.sha256(train_vocabulary(sample(TEXTS, 110, 1), 350)).hexdigest()
     there = subprocess.run(
         [sys.executable, "-c", OTHER_PROCESS],
         input=json.dumps([TEXTS, 350, 110]),
@@ -120,10 +118,10 @@ def test_another_process_trains_the_same_vocabulary_even_of_a_sample(monkeypatch
     assert there.stdout.strip() == here, there.stderr
 
 
-def test_a_sample_depends_on_the_seed(monkeypatch):
-    monkeypatch.setattr(vocabulary, "MAX_SENTENCES", 110)
-    first, second = (train_vocabulary(TEXTS, 350, seed=seed) for seed in (1, 2))
-    assert first != second
+def test_a_sample_depends_on_the_seed_and_has_the_size_that_was_asked_for():
+    first, second = (sample(TEXTS, 110, seed) for seed in (1, 2))
+    assert first != second and len(first) == len(set(first)) == len(second) == 110
+    assert set(first) < set(TEXTS) and sample(TEXTS, 1000, 1) == TEXTS
 
 
 @pytest.mark.parametrize("vocab_size", [-1, 0, 20, 280, 2**31, 10**30])
@@ -152,3 +150,43 @@ def test_an_error_while_the_texts_are_read_comes_through():
 
     with pytest.raises(ValueError, match="^pairs.tsv: can't be read$"):
         train_vocabulary(texts(), 300)
+
+
+# Tags
+
+
+@pytest.fixture(scope="module")
+def tagged():
+    return train_vocabulary([f"<2en> {text}" for text in TEXTS], 360, tags=["<2en>", "<2de>"])
+
+
+def test_a_tag_is_one_piece_wherever_it_stands_even_if_no_text_has_it(tagged):
+    pieces = processor(tagged)
+    for tag in ("<2en>", "<2de>"):
+        for text in (f"{tag} I like tea.", f"{tag}我喜欢茶。", f"tea {tag} {tag}"):
+            assert pieces.encode(text, out_type=str).count(tag) == text.count(tag)
+
+
+def test_without_tags_what_looks_like_one_is_spelt(pieces):
+    assert "<2en>" not in pieces.encode("<2en> tea", out_type=str)
+
+
+def test_tags_leave_the_special_pieces_where_they_are(tagged):
+    assert pieces_of(tagged)[:4] == ["<pad>", "<unk>", "<s>", "</s>"]
+
+
+# Extension
+
+
+def test_an_extended_vocabulary_keeps_its_ids_and_has_the_pieces_of_both(model):
+    other = train_vocabulary(["Der Bahnhof ist groß.", "Wo ist der Bahnhof?"], 300, tags=["<2de>"])
+    extended = extend_vocabulary(model, other)
+    old, new, both = pieces_of(model), pieces_of(other), pieces_of(extended)
+    assert both[: len(old)] == old
+    assert len(both) == len(set(both)) and set(both) == {*old, *new}
+    assert processor(extended).vocab_size() == len(both)
+    assert processor(extended).encode("<2de> tea", out_type=str).count("<2de>") == 1
+
+
+def test_an_extension_by_itself_changes_nothing(model):
+    assert pieces_of(extend_vocabulary(model, model)) == pieces_of(model)

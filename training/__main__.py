@@ -1,6 +1,7 @@
 """Trains a Transformer: `python -m training --train F --valid F --output RUN`."""
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parse(argv)
     training = {
         name: getattr(options, name)
-        for name in ("train", "valid", "max_steps", "max_minutes", "seed")
+        for name in ("train", "valid", "max_steps", "max_minutes", "seed", "init_from")
         if getattr(options, name) is not None
     }
     model = {"preset": options.preset} if options.preset else {}
@@ -29,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     # TensorFlow takes seconds to load: not for --help, nor for a mistake in the arguments.
+    from training.callbacks import DivergenceError, Interrupted
     from training.run import prepare
 
     try:
@@ -38,12 +40,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"error: {error}", file=sys.stderr)
             return 2
         run.fit()
+    except DivergenceError as error:
+        print(f"error: training has diverged: {error}", file=sys.stderr)
+        return 1
     except OSError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except Interrupted as interrupted:
+        print("interrupted; the state is saved, --resume goes on from here", file=sys.stderr)
+        return 128 + interrupted.signal
     except KeyboardInterrupt:
-        print("interrupted; the same command with --resume goes on", file=sys.stderr)
-        return 1
+        print("interrupted; --resume goes on from the last saved state", file=sys.stderr)
+        return 128 + signal.SIGINT
     return 0
 
 
@@ -62,6 +70,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--max-steps", type=int, help="optimizer steps at the most")
     parser.add_argument("--max-minutes", type=float, help="wall-clock limit of the whole run")
     parser.add_argument("--seed", type=int, help="of weights, dropout and data order (default 1)")
+    parser.add_argument("--init-from", metavar="RUN", help="start from the best weights of a run")
     parser.add_argument("--resume", action="store_true", help="go on with the run in --output")
     return parser.parse_args(argv)
 

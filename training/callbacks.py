@@ -1,33 +1,51 @@
-"""Keras callbacks: BLEU and best weights, TensorBoard scalars, saved states, a time limit."""
+"""Keras callbacks: evaluation and best weights, TensorBoard scalars, saved states, ways to end."""
 
+import math
+import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_transformer.translator import Translator
 from training import checkpoints
+from training.averaging import swapped_weights
 from training.evaluate import score
 from training.loss import MaskedCrossentropy
 from training.metrics import Perplexity
 
 
 class Evaluation(keras.callbacks.Callback):
-    """At the end of each Keras epoch: validation perplexity and BLEU; the best weights by BLEU.
+    """At the end of each Keras epoch: validation loss, BLEU and chrF; and the best weights.
 
-    Puts "val_perplexity" and "val_bleu" into the logs, so that they are in `fit`'s history and
-    callbacks that come later see them.
+    Puts "val_loss" (without label smoothing), "val_perplexity", "val_bleu" and "val_chrf" into the
+    logs, so that they are in `fit`'s history and callbacks that come later see them.
 
     Args:
         translator: Over the model that is trained.
-        pairs: Validation pairs to translate for BLEU.
-        batches: A finite dataset of the validation corpus, for perplexity.
+        pairs: Validation pairs to translate for BLEU and chrF.
+        batches: A finite dataset of the validation corpus, for the loss.
         weights_path: Where the best weights are kept (`.weights.h5`); None keeps none.
-        best_bleu: The best BLEU before this training, of a resumed run.
+        select_by: What they are best in: "bleu", "chrf" or "loss".
+        average: Gives the weights to evaluate and to keep in the place of the model's own, such as
+            `AveragedAdam.average` or `CheckpointAverage.average`.
+        best: The best evaluation before this training, of a resumed run.
+        num_since_best: And how many evaluations came after it.
+
+    Attributes:
+        best: Step and scores of the best evaluation so far; empty before the first.
+        num_since_best: Evaluations since then.
+        seconds: What the last evaluation took.
+
+    Raises:
+        ValueError: `select_by` is none of the three.
     """
 
     def __init__(
@@ -36,16 +54,24 @@ class Evaluation(keras.callbacks.Callback):
         pairs: Sequence[tuple[str, str]],
         batches: tf.data.Dataset,
         weights_path: Path | None = None,
-        best_bleu: float = -1.0,
+        select_by: str = "bleu",
+        average: Callable[[], Sequence[np.ndarray]] | None = None,
+        best: dict[str, float] | None = None,
+        num_since_best: int = 0,
     ):
         super().__init__()
+        if select_by not in ("bleu", "chrf", "loss"):
+            raise ValueError(f"select_by must be bleu, chrf or loss, received {select_by!r}")
         self.translator = translator
         self.sources = [source for source, _ in pairs]
         self.references = [target for _, target in pairs]
         self.batches = batches
         self.weights_path = weights_path
-        self.best_bleu = best_bleu
-        self.seconds = 0.0  # what the last evaluation took
+        self.select_by = select_by
+        self.average = average
+        self.best = dict(best or {})
+        self.num_since_best = num_since_best
+        self.seconds = 0.0
 
     def on_train_begin(self, logs=None):
         """Compile a second view of the model, so that training need not compute perplexity."""
@@ -56,24 +82,70 @@ class Evaluation(keras.callbacks.Callback):
         )
 
     def on_epoch_end(self, epoch, logs=None):
-        """Evaluate, and keep the weights if their BLEU is better than all earlier ones."""
+        """Evaluate, and keep the weights if they are better than all earlier ones."""
         start = time.perf_counter()
-        measured = self._measured.evaluate(self.batches, verbose=0, return_dict=True)
-        hypotheses = self.translator(self.sources, progress=True)
-        bleu = score(hypotheses, self.references).bleu
-        is_best = bleu > self.best_bleu
-        if is_best:
-            self.best_bleu = bleu
-            if self.weights_path:
-                checkpoints.save_weights(self.model, self.weights_path)
+        weights = swapped_weights(self.model, self.average()) if self.average else nullcontext()
+        with weights:
+            scores = self._evaluate()
+            is_best = self._is_best(scores)
+            if is_best:
+                self.best, self.num_since_best = scores, 0
+                if self.weights_path:
+                    checkpoints.save_weights(self.model, self.weights_path)
+            else:
+                self.num_since_best += 1
         self.seconds = time.perf_counter() - start
         if logs is not None:
-            logs["val_perplexity"], logs["val_bleu"] = measured["perplexity"], bleu
+            logs.update({f"val_{name}": scores[name] for name in scores if name != "step"})
         print(
-            f"step {int(self.model.optimizer.iterations)}: validation perplexity "
-            f"{measured['perplexity']:.2f}, BLEU {bleu:.2f}"
-            + (" (best so far)" if is_best else f" (best {self.best_bleu:.2f})")
+            f"step {scores['step']}: validation perplexity {scores['perplexity']:.2f}, "
+            f"BLEU {scores['bleu']:.2f}, chrF {scores['chrf']:.2f}"
+            + (" (best so far)" if is_best else f" (best at step {self.best['step']})")
         )
+
+    def _evaluate(self) -> dict[str, float]:
+        measured = self._measured.evaluate(self.batches, verbose=0, return_dict=True)
+        scores = score(self.translator(self.sources, progress=True), self.references)
+        return {
+            "step": int(self.model.optimizer.iterations),
+            "loss": math.log(measured["perplexity"]),
+            "perplexity": measured["perplexity"],
+            "bleu": scores.bleu,
+            "chrf": scores.chrf,
+        }
+
+    def _is_best(self, scores: dict[str, float]) -> bool:
+        if not self.best:
+            return True
+        new, best = scores[self.select_by], self.best[self.select_by]
+        return new < best if self.select_by == "loss" else new > best
+
+
+class EarlyStop(keras.callbacks.Callback):
+    """Ends training when evaluations stop getting better.
+
+    Args:
+        evaluation: Comes before this callback in `fit`.
+        patience: Evaluations without a better one after which training ends.
+    """
+
+    def __init__(self, evaluation: Evaluation, patience: int):
+        super().__init__()
+        self.evaluation = evaluation
+        self.patience = patience
+
+    def is_due(self) -> bool:
+        """Return whether training is to end; also true before a run that had ended is resumed."""
+        return self.evaluation.num_since_best >= self.patience
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Stop if it is time."""
+        if self.is_due():
+            print(
+                f"early stop: none of {self.evaluation.num_since_best} evaluations since step "
+                f"{self.evaluation.best['step']} had a better {self.evaluation.select_by}"
+            )
+            self.model.stop_training = True
 
 
 class Scalars(keras.callbacks.Callback):
@@ -85,19 +157,37 @@ class Scalars(keras.callbacks.Callback):
     Args:
         logs_path: Folder of the event file.
         every_steps: Steps between two points.
+        progress: What `progress` returned, of a resumed run.
 
     Attributes:
         num_tokens: Target tokens trained on so far.
         seconds: Time of the training steps so far.
     """
 
-    def __init__(self, logs_path: Path, every_steps: int = 50):
+    def __init__(
+        self, logs_path: Path, every_steps: int = 50, progress: dict[str, Any] | None = None
+    ):
         super().__init__()
+        progress = progress or {}
         self.every_steps = every_steps
-        self.num_tokens = 0.0
-        self.seconds = 0.0
+        self.num_tokens = progress.get("num_tokens", 0.0)
+        self.seconds = progress.get("seconds", 0.0)
+        self._window: Counter[str] = Counter(progress.get("window", {}))
         self._writer = tf.summary.create_file_writer(str(logs_path))
-        self._window: Counter[str] = Counter()
+
+    def progress(self) -> dict[str, Any]:
+        """Return what a resumed run goes on from; the points so far are written to the disk."""
+        with self._writing():
+            self._writer.flush()
+        return {
+            "num_tokens": self.num_tokens,
+            "seconds": self.seconds,
+            "window": dict(self._window),
+        }
+
+    def on_train_begin(self, logs=None):
+        """Note where training begins."""
+        self._step = int(self.model.optimizer.iterations)
 
     def on_epoch_begin(self, epoch, logs=None):
         """Start counting: Keras has just reset its metrics."""
@@ -111,30 +201,39 @@ class Scalars(keras.callbacks.Callback):
         self._window.update(step_counts)
         self.num_tokens += step_counts["num_tokens"]
         self.seconds += step_counts["seconds"]
-        step = int(self.model.optimizer.iterations)
-        if step % self.every_steps == 0:
+        step, before = int(self.model.optimizer.iterations), self._step
+        self._step = step
+        if step != before and step % self.every_steps == 0:
             self._write(step)
             self._window.clear()
 
     def on_epoch_end(self, epoch, logs=None):
         """Write what the evaluation put into the logs."""
         step = int(self.model.optimizer.iterations)
-        with self._writer.as_default():
+        with self._writing():
             for name, value in (logs or {}).items():
                 if name.startswith("val_"):
                     tf.summary.scalar(f"validation/{name.removeprefix('val_')}", value, step=step)
-        self._writer.flush()
+            self._writer.flush()
 
     def _write(self, step):
         window = self._window
         learning_rate = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
-        with self._writer.as_default():
+        with self._writing():
             tf.summary.scalar("loss", window["loss"] / window["loss_weight"], step=step)
             tf.summary.scalar("accuracy", window["num_correct"] / window["num_tokens"], step=step)
             tf.summary.scalar("learning_rate", learning_rate, step=step)
             tf.summary.scalar(
                 "tokens_per_second", window["num_tokens"] / window["seconds"], step=step
             )
+
+    @contextmanager
+    def _writing(self):
+        try:
+            with self._writer.as_default():
+                yield
+        except tf.errors.OpError as error:  # the disk is full, or is no longer there
+            raise OSError(f"can't write to TensorBoard: {error.message.splitlines()[0]}") from None
 
     def _read_counts(self) -> dict[str, float]:
         """Return the sums behind Keras's running means, which differences turn into a window's."""
@@ -155,6 +254,9 @@ class States(keras.callbacks.Callback):
     Args:
         folder: `checkpoints/` of the run.
         progress: Gives what else a resumed run must know.
+
+    Raises:
+        DivergenceError: While training, if there is a weight that is not finite.
     """
 
     def __init__(self, folder: Path, progress: Callable[[], dict[str, Any]]):
@@ -164,8 +266,122 @@ class States(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         """Save."""
+        self.save()
+
+    def save(self) -> Path:
+        """Save; return the folder of the state."""
+        _check_weights(self.model)
         step = int(self.model.optimizer.iterations)
-        checkpoints.save_state(self.folder, self.model, step, self.progress())
+        return checkpoints.save_state(self.folder, self.model, step, self.progress())
+
+
+class DivergenceError(ArithmeticError):
+    """Training has diverged: a loss or a weight is not finite."""
+
+
+class Divergence(keras.callbacks.Callback):
+    """Ends training with a DivergenceError at the first step whose loss is not finite.
+
+    Stands before the callbacks that evaluate and save, so that what they have kept stays good: at
+    the end of an epoch the weights are looked at too, which the last step has changed since its
+    loss was computed. Costs nothing: Keras reads the loss after each step anyway.
+
+    Args:
+        first_lines: Gives the first source lines of the batch just trained on, for the message.
+    """
+
+    def __init__(self, first_lines: Callable[[], Sequence[str]] = list):
+        super().__init__()
+        self.first_lines = first_lines
+
+    def on_train_batch_end(self, batch, logs=None):
+        """Look at the running mean of the loss, which stays not finite once a loss was."""
+        loss = (logs or {}).get("loss", 0.0)
+        if not math.isfinite(loss):
+            lines = "".join(f"\n  {line}" for line in self.first_lines())
+            raise DivergenceError(
+                f"step {int(self.model.optimizer.iterations)}: the loss is {loss}"
+                + (f"; its batch begins with{lines}" if lines else "")
+            )
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Look at the weights."""
+        _check_weights(self.model)
+
+
+def _check_weights(model: keras.Model) -> None:
+    for variable in model.trainable_variables:
+        if not np.isfinite(keras.ops.convert_to_numpy(variable)).all():
+            raise DivergenceError(
+                f"step {int(model.optimizer.iterations)}: {variable.path} is not finite"
+            )
+
+
+class Interrupted(KeyboardInterrupt):
+    """Training was ended by a signal, after its state was saved.
+
+    Attributes:
+        signal: The signal.
+    """
+
+    def __init__(self, number: int):
+        super().__init__(signal.Signals(number).name)
+        self.signal = signal.Signals(number)
+
+
+class Interruption(keras.callbacks.Callback):
+    """Ends training after the step in which a signal comes: saves, then raises Interrupted.
+
+    After the last step of a Keras epoch, and in its evaluation, the epoch is finished first. A
+    second signal does not wait. Works in the main thread alone, where Python receives signals.
+
+    Args:
+        save: Called before training ends. Give this callback to `fit` as the last one.
+        signals: Ctrl-C (also a notebook's interrupt) and the request to terminate.
+    """
+
+    def __init__(
+        self,
+        save: Callable[[], object],
+        signals: Sequence[int] = (signal.SIGINT, signal.SIGTERM),
+    ):
+        super().__init__()
+        self.save = save
+        self.signals = signals
+        self._received: int | None = None
+        self._handlers: dict[int, Any] = {}
+
+    def on_train_begin(self, logs=None):
+        """Take the signals."""
+        self._handlers = {number: signal.signal(number, self._note) for number in self.signals}
+
+    def on_train_batch_end(self, batch, logs=None):
+        """Save and end, if a signal has come and the epoch goes on."""
+        if batch + 1 != self.params["steps"]:
+            self._end()
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Save and end, if a signal has come."""
+        self._end()
+
+    def on_train_end(self, logs=None):
+        """Give the signals back."""
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def _end(self):
+        if self._received is not None:
+            received, self._received = self._received, None
+            self.save()
+            self.on_train_end()
+            raise Interrupted(received)
+
+    def _note(self, number, frame):
+        if self._received is not None:
+            raise KeyboardInterrupt
+        self._received = number
+        with suppress(RuntimeError):  # the signal came in the middle of another print
+            print(f"{signal.Signals(number).name}: training ends after this step", file=sys.stderr)
 
 
 class TimeLimit(keras.callbacks.Callback):

@@ -4,10 +4,11 @@ import dataclasses
 import json
 import math
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from keras_transformer.config import ModelConfig
+from keras_transformer.config import CONFIG_FILE, PRESETS, ModelConfig
 
 VOCABULARY_SIZES = ("vocab_size", "source_vocab_size")
 
@@ -23,20 +24,37 @@ class TrainingConfig:
         shared_vocabulary: One vocabulary for both languages (3.4), or one each.
         character_coverage: Share of the corpus's characters that get pieces of their own; the
             others are spelt as bytes. 0.9995 suits Chinese and Japanese.
+        tags: Symbols that the vocabulary keeps whole, such as "<2en>" before each source sentence
+            of a multilingual corpus.
+        subword_nbest_size: While training, draw each sentence's segmentation anew in each pass from
+            so many best ones (Kudo 2018: l); 1 always takes the best.
+        subword_alpha: How far the draw prefers likely ones: probabilities are raised to this power.
         batch_tokens: Budget of a batch, padding included, on its longer side. The paper's batches
             hold 25,000 tokens.
+        gradient_accumulation_steps: Batches whose gradients make one optimizer step, which is the
+            step of one batch as large as all of them.
         warmup_steps: Steps of growing learning rate (5.3).
         learning_rate_scale: Factor on the paper's learning rate.
         label_smoothing: Epsilon of 5.4.
+        average_decay: Evaluate and keep an exponential moving average of the weights with this
+            decay a step, close to 1; 0 means none.
+        average_checkpoints: Evaluate and keep the mean of the weights at the last so many
+            evaluations (6.1); 1 means the weights themselves.
         max_steps: Optimizer steps at the most.
         max_minutes: Wall-clock limit of the whole run, vocabulary and evaluation included; 0 means
             none.
         evaluate_every_steps: Steps between evaluations; 0 means once for each pass over the
             corpus, but at least every 1,000 steps.
-        evaluation_sentences: The first so many validation pairs are translated for BLEU.
+        evaluation_sentences: The first so many validation pairs are translated for BLEU and chrF.
+        select_by: What the best weights are best in: "bleu", "chrf" or "loss", on the validation
+            corpus.
+        patience: Stop after so many evaluations without a better one; 0 means never.
         log_every_steps: Steps between TensorBoard points.
         mixed_precision: Compute in 16 bits: "" (no), "mixed_float16" or "mixed_bfloat16".
-        seed: Of initial weights, dropout, data order and vocabulary.
+        seed: Of initial weights, dropout, data order, segmentations and vocabulary.
+        init_from: Run directory whose best weights the training starts from; "" means random ones.
+        init_vocabulary: With init_from: "keep" that run's vocabulary, "extend" it by pieces of the
+            new corpus, or make a "new" one; embeddings are taken over for the pieces both have.
 
     Raises:
         ValueError: A value is outside its range; the message names the option.
@@ -47,65 +65,103 @@ class TrainingConfig:
     vocab_size: int = 8000
     shared_vocabulary: bool = True
     character_coverage: float = 0.9995
+    tags: tuple[str, ...] = ()
+    subword_nbest_size: int = 1
+    subword_alpha: float = 0.1
     batch_tokens: int = 4096
+    gradient_accumulation_steps: int = 1
     warmup_steps: int = 4000
     learning_rate_scale: float = 1.0
     label_smoothing: float = 0.1
+    average_decay: float = 0.0
+    average_checkpoints: int = 1
     max_steps: int = 100_000
     max_minutes: float = 0.0
     evaluate_every_steps: int = 0
     evaluation_sentences: int = 1000
+    select_by: str = "bleu"
+    patience: int = 0
     log_every_steps: int = 50
     mixed_precision: str = ""
     seed: int = 1
+    init_from: str = ""
+    init_vocabulary: str = "keep"
 
     def __post_init__(self) -> None:
         """Check every field."""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            expected = (int, float) if field.type is float else field.type
-            is_bool = isinstance(value, bool)
-            if not isinstance(value, expected) or (is_bool and field.type is not bool):  # type: ignore[arg-type]
-                kind = {
-                    int: "an integer",
-                    float: "a number",
-                    str: "a string",
-                    bool: "true or false",
-                }
-                raise ValueError(f"{field.name} must be {kind[field.type]}, received {value!r}")  # type: ignore[index]
-        for name in ("learning_rate_scale", "max_minutes"):
+            kind, is_kind = _KINDS[field.type]
+            if not is_kind(value):
+                raise ValueError(f"{field.name} must be {kind}, received {value!r}")
+        for name in ("learning_rate_scale", "max_minutes", "subword_alpha"):
             if not math.isfinite(getattr(self, name)):
                 raise ValueError(f"{name} must be finite, received {getattr(self, name)!r}")
         for name in (
             "vocab_size",
+            "subword_nbest_size",
             "batch_tokens",
+            "gradient_accumulation_steps",
             "warmup_steps",
             "learning_rate_scale",
+            "average_checkpoints",
             "max_steps",
             "evaluation_sentences",
             "log_every_steps",
         ):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be above 0, received {getattr(self, name)!r}")
-        for name in ("max_minutes", "evaluate_every_steps", "seed"):
+        for name in ("subword_alpha", "max_minutes", "evaluate_every_steps", "patience", "seed"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, received {getattr(self, name)!r}")
-        if not 0 <= self.label_smoothing < 1:
-            raise ValueError(
-                f"label_smoothing must be in [0, 1), received {self.label_smoothing!r}"
-            )
+        for name in ("label_smoothing", "average_decay"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be in [0, 1), received {getattr(self, name)!r}")
         if not 0.98 <= self.character_coverage <= 1:
             raise ValueError(
                 f"character_coverage must be in [0.98, 1], received {self.character_coverage!r}"
             )
-        if self.mixed_precision not in ("", "mixed_float16", "mixed_bfloat16"):
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                known = ", ".join(choice or "empty" for choice in choices)
+                raise ValueError(
+                    f"{name} must be one of: {known}, received {getattr(self, name)!r}"
+                )
+        for tag in self.tags:
+            if not tag or not tag.isprintable() or any(map(str.isspace, tag)):
+                raise ValueError(f"tags must be visible symbols without spaces, received {tag!r}")
+        if self.average_decay and self.average_checkpoints > 1:
             raise ValueError(
-                "mixed_precision must be empty, mixed_float16 or mixed_bfloat16, "
-                f"received {self.mixed_precision!r}"
+                "average_decay and average_checkpoints are two ways to one end: set one of them, "
+                f"received {self.average_decay!r} and {self.average_checkpoints!r}"
             )
         if bool(self.train) != bool(self.valid):
             missing, given = ("valid", "train") if self.train else ("train", "valid")
             raise ValueError(f"{missing} is missing: {given} is given, so both must be")
+
+
+_CHOICES = {
+    "select_by": ("bleu", "chrf", "loss"),
+    "mixed_precision": ("", "mixed_float16", "mixed_bfloat16"),
+    "init_vocabulary": ("keep", "extend", "new"),
+}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+# How a value of each type of option is called, and told.
+_KINDS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
+    int: ("an integer", lambda value: _is_number(value) and isinstance(value, int)),
+    float: ("a number", _is_number),
+    str: ("a string", lambda value: isinstance(value, str)),
+    bool: ("true or false", lambda value: isinstance(value, bool)),
+    tuple[str, ...]: (
+        "a list of strings",
+        lambda value: isinstance(value, tuple) and all(isinstance(item, str) for item in value),
+    ),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +171,8 @@ class RunConfig:
     Args:
         training: Options of the run.
         model: Fields of ModelConfig by name, without the vocabulary sizes, which come from the
-            trained vocabulary; "preset" names what the others override.
+            trained vocabulary; "preset" names what the others override. `load` fills in what a run
+            named by init_from has.
 
     Raises:
         ValueError: An option does not exist or has a bad value.
@@ -156,8 +213,8 @@ class RunConfig:
             ValueError: The file is missing, is no such file, or has an unknown key or a bad value.
         """
         tables: dict[str, Any] = {}
+        is_json = path is not None and Path(path).suffix == ".json"
         if path is not None:
-            is_json = Path(path).suffix == ".json"
             try:
                 text = Path(path).read_text(encoding="utf-8")
                 tables = json.loads(text) if is_json else tomllib.loads(text)
@@ -181,9 +238,26 @@ class RunConfig:
                     f"{', '.join(sorted(known))}"
                 )
         try:
-            return cls(
-                TrainingConfig(**{**tables.get("training", {}), **training}),
-                {"preset": "small", **tables.get("model", {}), **model},
-            )
+            training = {**tables.get("training", {}), **training}
+            if isinstance(training.get("tags"), list):  # TOML and JSON have no tuples
+                training["tags"] = tuple(training["tags"])
+            options = TrainingConfig(**training)
+            model = {**tables.get("model", {}), **model}
+            if options.init_from and not is_json:
+                preset = PRESETS.get(str(model.get("preset")), {})
+                model = {**_model_of_run(options.init_from), **preset, **model}
+            return cls(options, {"preset": "small", **model})
         except ValueError as error:
             raise ValueError(f"{origin}{error}") from None
+
+
+def _model_of_run(run: str) -> dict[str, Any]:
+    """Return the model's options of a run directory, without the sizes of its vocabulary."""
+    path = Path(run) / CONFIG_FILE
+    try:
+        model = dict(json.loads(path.read_text(encoding="utf-8"))["model"])
+    except OSError as error:
+        raise ValueError(f"init_from: {path}: {error.strerror}") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"init_from: {path}: no configuration of a run: {error}") from None
+    return {name: value for name, value in model.items() if name not in VOCABULARY_SIZES}

@@ -26,10 +26,18 @@ class Sequences:
     ids: np.ndarray
     splits: np.ndarray
 
+    def __len__(self) -> int:
+        """Return the number of texts."""
+        return len(self.splits) - 1
+
     @property
     def lengths(self) -> np.ndarray:
         """Tokens of each sequence, the end token included."""
         return np.diff(self.splits)
+
+    def draw(self, random: np.random.Generator) -> np.ndarray:
+        """Return which sequence stands for each text in one pass over the corpus: its own."""
+        return np.arange(len(self))
 
 
 @dataclass(frozen=True)
@@ -48,7 +56,7 @@ class TokenizedCorpus:
 
     def __len__(self) -> int:
         """Return the number of pairs."""
-        return len(self.source.splits) - 1
+        return len(self.source)
 
 
 def tokenize_corpus(
@@ -100,7 +108,8 @@ class Batches:
     Args:
         corpus: The pairs.
         batch_tokens: Most tokens of a batch on its longer side, padding included. A single pair
-            that is longer still makes a batch.
+            that is longer still makes a batch. With drawn segmentations the budget holds for one
+            draw; others may exceed it, by two fifths where sentences are longest.
         seed: Of the order.
 
     Raises:
@@ -111,7 +120,8 @@ class Batches:
         if len(corpus) == 0:
             raise ValueError("corpus has no pair that fits max_length")
         self.seed = seed
-        self._sources, self._targets = corpus.source.lengths, corpus.target.lengths
+        self._corpus = corpus
+        self._source_lengths, self._target_lengths = corpus.source.lengths, corpus.target.lengths
         self._source_ids = _ragged(corpus.source)
         self._target_ids = _ragged(corpus.target)
         self._starts = self._cut(batch_tokens)
@@ -123,58 +133,79 @@ class Batches:
 
     def padding_share(self) -> tuple[float, float]:
         """Return the shares of source and of target positions that are padding, in one pass."""
-        order = self._by_length(np.random.default_rng(self.seed))
-        sizes = np.diff(np.append(self._starts, len(order)))
+        source_rows, target_rows = self._by_length(np.random.default_rng(self.seed))
+        sizes = np.diff(np.append(self._starts, len(source_rows)))
         shares = []
-        for lengths in (self._sources[order], self._targets[order]):
+        for lengths in (self._source_lengths[source_rows], self._target_lengths[target_rows]):
             positions = np.sum(np.maximum.reduceat(lengths, self._starts) * sizes)
             shares.append(float(1 - np.sum(lengths) / positions))
         return shares[0], shares[1]
 
-    def dataset(self, start_step: int = 0) -> tf.data.Dataset:
-        """Return the endless training data from a step on.
+    def dataset(
+        self, start_batch: int = 0, gradient_accumulation_steps: int = 1
+    ) -> tf.data.Dataset:
+        """Return the endless training data from a batch on.
+
+        Args:
+            start_batch: Batches trained on so far.
+            gradient_accumulation_steps: Batches whose gradients an optimizer with this option
+                averages. With more than one, elements have a third part, float32 (batch,): a sample
+                weight, the batch's share of the real target tokens times the number of batches.
+                So the mean over the batches of a step is the mean over its tokens.
 
         Returns:
             Elements ({"source_ids": int32 (batch, source), "target_ids": int32 (batch, target)},
             labels int32 (batch, target)); labels are the target one step ahead of `target_ids`.
         """
-        first_pass, skipped = divmod(start_step, self.steps_per_pass)
+        start_step, skipped_batches = divmod(start_batch, gradient_accumulation_steps)
+        first_pass, skipped = divmod(start_step * gradient_accumulation_steps, self.steps_per_pass)
 
         def rows_of_pass(number):
-            order, starts, ends = tf.numpy_function(
-                self._plan, [number], [tf.int64, tf.int64, tf.int64], stateful=False
+            *rows, starts, ends = tf.numpy_function(
+                self._plan, [number], 4 * [tf.int64], stateful=False
             )
-            for tensor in (order, starts, ends):
+            for tensor in (*rows, starts, ends):
                 tensor.set_shape([None])
-            bounds = tf.data.Dataset.from_tensor_slices((starts, ends))
-            return bounds.map(lambda start, end: order[start:end])
+            return _slices(tf.data.Dataset.from_tensor_slices((starts, ends)), *rows)
 
         rows = tf.data.Dataset.range(first_pass, np.iinfo(np.int64).max).flat_map(rows_of_pass)
-        return self._gather(rows.skip(skipped))
+        rows = rows.skip(skipped)
+        if gradient_accumulation_steps > 1:
+            rows = rows.ragged_batch(gradient_accumulation_steps).flat_map(self._weigh)
+            rows = rows.skip(skipped_batches)
+        return self._gather(rows)
 
     def one_pass(self) -> tf.data.Dataset:
         """Return the same elements once, shortest first: for evaluation."""
-        order = self._by_length(np.random.default_rng(self.seed))
-        ends = np.append(self._starts[1:], len(order))
+        rows = self._by_length(np.random.default_rng(self.seed))
+        ends = np.append(self._starts[1:], len(rows[0]))
         bounds = tf.data.Dataset.from_tensor_slices((self._starts, ends))
-        return self._gather(bounds.map(lambda start, end: tf.constant(order)[start:end]))
+        return self._gather(_slices(bounds, *map(tf.constant, rows)))
 
-    def _plan(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return pass `number`: pairs by length, and the bounds of its batches, shuffled."""
+    def _plan(self, number: int) -> tuple[np.ndarray, ...]:
+        """Return a pass: source and target rows by length, and bounds of its shuffled batches."""
         random = np.random.default_rng([self.seed, number])
-        order = self._by_length(random)
+        source_rows, target_rows = self._by_length(random)
         shuffled = random.permutation(len(self._starts))
-        ends = np.append(self._starts[1:], len(order))
-        return order, self._starts[shuffled], ends[shuffled]
+        ends = np.append(self._starts[1:], len(source_rows))
+        return source_rows, target_rows, self._starts[shuffled], ends[shuffled]
 
-    def _by_length(self, random: np.random.Generator) -> np.ndarray:
-        ties = random.permutation(len(self._sources))
-        return np.lexsort((ties, self._sources, self._targets)).astype(np.int64)
+    def _by_length(self, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Return which sequences stand for the pairs in a pass, source and target, by length."""
+        source_rows, target_rows = (
+            self._corpus.source.draw(random),
+            self._corpus.target.draw(random),
+        )
+        ties = random.permutation(len(source_rows))
+        order = np.lexsort(
+            (ties, self._source_lengths[source_rows], self._target_lengths[target_rows])
+        )
+        return source_rows[order].astype(np.int64), target_rows[order].astype(np.int64)
 
     def _cut(self, batch_tokens: int) -> np.ndarray:
         """Return where batches start among the pairs by length; the same for every pass."""
-        order = self._by_length(np.random.default_rng(self.seed))
-        longer = np.maximum(self._sources, self._targets)[order]
+        source_rows, target_rows = self._by_length(np.random.default_rng(self.seed))
+        longer = np.maximum(self._source_lengths[source_rows], self._target_lengths[target_rows])
         starts, start, width = [0], 0, 0
         for i, length in enumerate(longer.tolist()):
             width = max(width, length)
@@ -183,15 +214,30 @@ class Batches:
                 start, width = i, length
         return np.asarray(starts, np.int64)
 
+    def _weigh(self, source_rows, target_rows) -> tf.data.Dataset:
+        """Return the batches of one optimizer step, each with its weight in it."""
+        num_tokens = tf.reduce_sum(tf.gather(self._target_lengths, target_rows), axis=1)
+        num_tokens = tf.cast(num_tokens, tf.float32)
+        weights = num_tokens / tf.reduce_mean(num_tokens)
+        return tf.data.Dataset.from_tensor_slices((source_rows, target_rows, weights))
+
     def _gather(self, rows: tf.data.Dataset) -> tf.data.Dataset:
-        def batch(rows):
-            source_ids = tf.gather(self._source_ids, rows).to_tensor(PAD_ID)
-            labels = tf.gather(self._target_ids, rows).to_tensor(PAD_ID)
+        def batch(source_rows, target_rows, weight=None):
+            source_ids = tf.gather(self._source_ids, source_rows).to_tensor(PAD_ID)
+            labels = tf.gather(self._target_ids, target_rows).to_tensor(PAD_ID)
             shifted = tf.where(labels == END_ID, PAD_ID, labels)[:, :-1]
             target_ids = tf.pad(shifted, [[0, 0], [1, 0]], constant_values=START_ID)
-            return {"source_ids": source_ids, "target_ids": target_ids}, labels
+            inputs = {"source_ids": source_ids, "target_ids": target_ids}
+            if weight is None:
+                return inputs, labels
+            return inputs, labels, tf.fill([tf.shape(labels)[0]], weight)
 
         return rows.map(batch, num_parallel_calls=2, deterministic=True).prefetch(8)
+
+
+def _slices(bounds: tf.data.Dataset, source_rows, target_rows) -> tf.data.Dataset:
+    """Return the rows between each two bounds."""
+    return bounds.map(lambda start, end: (source_rows[start:end], target_rows[start:end]))
 
 
 def _end_encoder(tokenizer: Tokenizer):

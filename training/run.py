@@ -1,15 +1,14 @@
 """One run from corpus to run directory: vocabulary, batches, model, `fit`, results."""
 
 import dataclasses
-import json
 import sys
 import time
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_transformer.config import (
     CONFIG_FILE,
@@ -24,19 +23,39 @@ from keras_transformer.model import build_transformer
 from keras_transformer.tokenizer import Tokenizer
 from keras_transformer.translator import Translator
 from training import checkpoints, phrasebook
-from training.callbacks import Evaluation, Scalars, States, TimeLimit
+from training.averaging import CheckpointAverage
+from training.callbacks import (
+    Divergence,
+    EarlyStop,
+    Evaluation,
+    Interruption,
+    Scalars,
+    States,
+    TimeLimit,
+)
 from training.config import RunConfig, TrainingConfig
 from training.corpus import CorpusReport, read_pairs
-from training.data import Batches, tokenize_corpus
+from training.data import Batches, TokenizedCorpus, tokenize_corpus
+from training.events import drop_events_after
 from training.loss import MaskedCrossentropy
 from training.metrics import TokenAccuracy
+from training.optimizer import AveragedAdam
+from training.sampling import Segmenter, segment_corpus
 from training.schedule import WarmupInverseSqrt
-from training.vocabulary import train_vocabulary
+from training.vocabulary import (
+    MAX_PAIRS,
+    extend_vocabulary,
+    pieces_of,
+    sample,
+    train_vocabulary,
+)
+from training.warm_start import check_shape, copy_weights, read_vocabularies
 
 CHECKPOINTS_FOLDER = "checkpoints"
 LOGS_FOLDER = "logs"
 EXPORTED_SENTENCES = 32
 MAX_STEPS_BETWEEN_EVALUATIONS = 1000
+LINES_OF_A_BAD_BATCH = 3
 
 
 def prepare(config: RunConfig, output: Path, resume: bool, started: float) -> "Run":
@@ -55,49 +74,58 @@ def prepare(config: RunConfig, output: Path, resume: bool, started: float) -> "R
     options = config.training
     keras.utils.set_random_seed(options.seed)  # before any tokenizer: see Tokenizer
     keras.config.set_dtype_policy(options.mixed_precision or "float32")
-    tokenizers = _read_or_train_tokenizers(config, output, resume)
+    has_state = resume and checkpoints.newest_state(output / CHECKPOINTS_FOLDER) is not None
+    if options.init_from and not has_state:
+        sizes = (options.vocab_size, None if options.shared_vocabulary else options.vocab_size)
+        check_shape(config.model_config(*sizes), Path(options.init_from))
+    valid_pairs = list(read_split(options, "valid"))
+    vocabularies = _find_vocabularies(options, output, resume)
+    train_pairs: Iterable[tuple[str, str]] = read_split(options, "train")
+    if not vocabularies:
+        sampled = sample(train_pairs, MAX_PAIRS, options.seed)
+        vocabularies = _train_vocabularies(options, sampled)
+        # A corpus that could be held in memory is not read again.
+        train_pairs = sampled if len(sampled) < MAX_PAIRS else read_split(options, "train")
+    for name, vocabulary in zip(_vocabulary_files(options), vocabularies, strict=True):
+        with checkpoints.replacing(output / name) as temporary:
+            temporary.write_bytes(vocabulary)
+    tokenizers = [Tokenizer(vocabulary) for vocabulary in vocabularies]
     source_tokenizer, tokenizer = tokenizers[0], tokenizers[-1]
     model_config = config.model_config(
-        tokenizer.vocab_size, source_tokenizer.vocab_size if len(tokenizers) == 2 else None
+        tokenizer.vocab_size, None if options.shared_vocabulary else source_tokenizer.vocab_size
     )
-    batches = {}
-    for split in ("train", "valid"):
-        corpus = tokenize_corpus(
-            read_split(options, split), source_tokenizer, tokenizer, model_config.max_length
+    max_length = model_config.max_length
+    if options.subword_nbest_size > 1:
+        source_segmenter, segmenter = (
+            Segmenter(vocabularies[side], options.subword_nbest_size, options.subword_alpha)
+            for side in (0, -1)
         )
-        print(
-            f"{split}: {len(corpus):,} pairs; left out, longer than {model_config.max_length} "
-            f"tokens: {corpus.num_too_long:,}"
-        )
-        if not len(corpus):
-            raise ValueError(
-                f"{getattr(options, split)}: no pair of at most max_length "
-                f"{model_config.max_length} tokens"
-            )
-        batches[split] = Batches(corpus, options.batch_tokens, options.seed)
+        corpus = segment_corpus(train_pairs, source_segmenter, segmenter, max_length)
+    else:
+        corpus = tokenize_corpus(train_pairs, source_tokenizer, tokenizer, max_length)
+    valid_corpus = tokenize_corpus(valid_pairs, source_tokenizer, tokenizer, max_length)
+    batches = _make_batches(corpus, "train", options, max_length)
+    valid_batches = _make_batches(valid_corpus, "valid", options, max_length)
     model = build_transformer(model_config)
     compile_model(model, model_config, options)
     print(f"{model.count_params():,} parameters, vocabulary of {tokenizer.vocab_size:,} pieces")
-    state = checkpoints.newest_state(output / CHECKPOINTS_FOLDER) if resume else None
-    earlier = {}
-    if state:
-        checkpoints.load_state(state, model)
-        earlier = checkpoints.read_progress(state)
+    restored = checkpoints.restore(output / CHECKPOINTS_FOLDER, model) if resume else None
+    progress: dict[str, Any] = {}
+    if restored:
+        state, progress = restored
         print(f"resumed from {state}")
+    elif options.init_from:
+        run = Path(options.init_from)
+        num_pieces = copy_weights(model, model_config, vocabularies, run)
+        print(f"weights of {run}; {num_pieces:,} pieces have their embeddings from there")
+    if resume:
+        drop_events_after(output / LOGS_FOLDER, int(model.optimizer.iterations))
     effective = {"model": model_config.to_dict(), "training": dataclasses.asdict(options)}
-    _write_json(output / CONFIG_FILE, effective)
+    checkpoints.save_json(output / CONFIG_FILE, effective)
     translator = Translator(
-        model, tokenizer, source_tokenizer, model_config.max_length, DecodingConfig(beam_size=1)
+        model, tokenizer, source_tokenizer, max_length, DecodingConfig(beam_size=1)
     )
-    valid_pairs = list(islice(read_split(options, "valid"), options.evaluation_sentences))
-    evaluation = Evaluation(
-        translator,
-        valid_pairs,
-        batches["valid"].one_pass(),
-        output / WEIGHTS_FILE,
-        earlier.get("best_bleu", -1.0),
-    )
-    return Run(options, output, model, batches["train"], evaluation, earlier, started)
+    return Run(options, output, translator, batches, valid_batches, valid_pairs, progress, started)
 
 
 class Run:
@@ -106,10 +134,11 @@ class Run:
     Args:
         options: How to train.
         output: The run directory.
-        model: Compiled; restored, if the run is resumed.
+        translator: Over the model, which is compiled; restored, if the run is resumed.
         batches: The training corpus.
-        evaluation: The validation corpus.
-        earlier: The results so far of a resumed run.
+        valid_batches: The validation corpus.
+        valid_pairs: And as text.
+        progress: Of the restored state; empty without one.
         started: When this part of the run began, on the clock of `time.monotonic`.
     """
 
@@ -117,27 +146,59 @@ class Run:
         self,
         options: TrainingConfig,
         output: Path,
-        model: keras.Model,
+        translator: Translator,
         batches: Batches,
-        evaluation: Evaluation,
-        earlier: dict[str, Any],
+        valid_batches: Batches,
+        valid_pairs: Sequence[tuple[str, str]],
+        progress: dict[str, Any],
         started: float,
     ):
         self.options = options
         self.output = output
-        self.model = model
+        self.model = translator.model
+        self.translator = translator
         self.batches = batches
-        self.evaluation = evaluation
-        self.earlier = earlier
+        self.num_batches = progress.get("num_batches", 0)  # trained on so far
+        self.earlier_minutes = progress.get("minutes", 0.0)
         self.started = started
-        self.scalars = Scalars(output / LOGS_FOLDER, options.log_every_steps)
-        self.padding = batches.padding_share()
+        self.padding = self.batches.padding_share()
+        average: Callable[[], list[np.ndarray]] | None = None
+        self.checkpoint_average = None
+        if options.average_decay:
+            average = getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer).average
+        elif options.average_checkpoints > 1:
+            self.checkpoint_average = CheckpointAverage(
+                output / CHECKPOINTS_FOLDER, options.average_checkpoints
+            )
+            average = self.checkpoint_average.average
+        self.evaluation = Evaluation(
+            translator,
+            valid_pairs[: options.evaluation_sentences],
+            valid_batches.one_pass(),
+            output / WEIGHTS_FILE,
+            options.select_by,
+            average,
+            progress.get("best"),
+            progress.get("num_since_best", 0),
+        )
+        self.early_stop = EarlyStop(self.evaluation, options.patience)
+        self.scalars = Scalars(
+            output / LOGS_FOLDER, options.log_every_steps, progress.get("scalars")
+        )
+        self.states = States(output / CHECKPOINTS_FOLDER, self.progress)
 
     def fit(self) -> dict[str, Any]:
-        """Train until max_steps or max_minutes; each Keras epoch is the way to an evaluation.
+        """Train until max_steps, max_minutes or an early stop.
+
+        Each Keras epoch is the way to an evaluation.
 
         Returns:
             What `results.json` holds.
+
+        Raises:
+            DivergenceError: The loss is not finite.
+            Interrupted: A signal came; the state is saved.
+            OSError: The directory can't be written.
         """
         options, model = self.options, self.model
         source_padding, target_padding = self.padding
@@ -147,44 +208,53 @@ class Run:
             f"{source_padding:.1%} of the source positions"
         )
         callbacks = self._callbacks()
-        every = options.evaluate_every_steps or min(
-            self.batches.steps_per_pass, MAX_STEPS_BETWEEN_EVALUATIONS
-        )
-        step = int(model.optimizer.iterations)
-        while step < options.max_steps and not model.stop_training:
-            epochs, steps = (options.max_steps - step) // every, every
-            if step % every or not epochs:  # in the middle of an epoch, or at the start of the last
-                epochs, steps = 1, min(every - step % every, options.max_steps - step)
-            first = step // every
+        per_step = options.gradient_accumulation_steps
+        every, last = per_step * self._steps_between_evaluations(), per_step * options.max_steps
+        is_over = bool(options.patience) and self.early_stop.is_due()
+        while self.num_batches < last and not is_over:
+            done = self.num_batches
+            epochs, batches = (last - done) // every, every
+            if done % every or not epochs:  # in the middle of an epoch, or at the start of the last
+                epochs, batches = 1, min(every - done % every, last - done)
+            first = done // every
             model.fit(
-                self.batches.dataset(step),
+                self.batches.dataset(done, per_step),
                 initial_epoch=first,
                 epochs=first + epochs,
-                steps_per_epoch=steps,
+                steps_per_epoch=batches,
                 shuffle=False,
                 verbose=1 if sys.stdout.isatty() else 2,  # a bar, or a line for each epoch
                 callbacks=callbacks,
             )
-            step = int(model.optimizer.iterations)
+            is_over = model.stop_training
         results = self.results()
+        checkpoints.save_json(self.output / RESULTS_FILE, results)
         print(
-            f"done: {step:,} steps in {results['minutes']:.1f} minutes, "
+            f"done: {results['steps']:,} steps in {results['minutes']:.1f} minutes, "
             f"{results['tokens_per_second']:,.0f} target tokens per second, "
-            f"best validation BLEU {results['best_bleu']:.2f}; run directory {self.output}"
+            f"best validation BLEU {results.get('best_bleu', 0.0):.2f}; run directory {self.output}"
         )
         return results
 
+    def progress(self) -> dict[str, Any]:
+        """Return what a resumed run must know besides the state of the model."""
+        return {
+            "num_batches": self.num_batches,
+            "minutes": self._minutes(),
+            "best": self.evaluation.best,
+            "num_since_best": self.evaluation.num_since_best,
+            "scalars": self.scalars.progress(),
+        }
+
     def results(self) -> dict[str, Any]:
         """Return figures of the run so far, the part before a resume included."""
-        seconds = self.earlier.get("seconds", 0.0) + self.scalars.seconds
-        num_tokens = self.earlier.get("num_tokens", 0.0) + self.scalars.num_tokens
         return {
-            "best_bleu": self.evaluation.best_bleu,
+            **{f"best_{name}": value for name, value in self.evaluation.best.items()},
             "steps": int(self.model.optimizer.iterations),
-            "minutes": self.earlier.get("minutes", 0.0) + (time.monotonic() - self.started) / 60,
-            "num_tokens": num_tokens,
-            "seconds": seconds,
-            "tokens_per_second": num_tokens / max(seconds, 1e-9),
+            "minutes": self._minutes(),
+            "num_tokens": self.scalars.num_tokens,
+            "seconds": self.scalars.seconds,
+            "tokens_per_second": self.scalars.num_tokens / max(self.scalars.seconds, 1e-9),
             "parameters": self.model.count_params(),
             "source_padding": self.padding[0],
             "target_padding": self.padding[1],
@@ -192,30 +262,61 @@ class Run:
             "validation_sources": self.evaluation.sources[:EXPORTED_SENTENCES],
         }
 
-    def _callbacks(self) -> list[keras.callbacks.Callback]:
-        def write_results(epoch, logs):
-            _write_json(self.output / RESULTS_FILE, self.results())
+    def _minutes(self) -> float:
+        return self.earlier_minutes + (time.monotonic() - self.started) / 60
 
+    def _steps_between_evaluations(self) -> int:
+        if self.options.evaluate_every_steps:
+            return self.options.evaluate_every_steps
+        steps_per_pass = -(-self.batches.steps_per_pass // self.options.gradient_accumulation_steps)
+        return min(steps_per_pass, MAX_STEPS_BETWEEN_EVALUATIONS)
+
+    def _callbacks(self) -> list[keras.callbacks.Callback]:
+        """Return the callbacks in the order in which each relies on the one before."""
         callbacks = [
-            self.evaluation,
-            self.scalars,
-            States(self.output / CHECKPOINTS_FOLDER, self.results),
-            keras.callbacks.LambdaCallback(on_epoch_end=write_results),
+            keras.callbacks.LambdaCallback(on_train_batch_end=self._count_batch),
+            Divergence(self._first_lines),
         ]
+        if self.checkpoint_average:
+            callbacks.append(self.checkpoint_average)
+        callbacks += [self.evaluation, self.scalars, self.states]
+        if self.options.patience:
+            callbacks.append(self.early_stop)
         if self.options.max_minutes:
             end = self.started + 60 * self.options.max_minutes
             callbacks.append(TimeLimit(end, self.evaluation))
-        return callbacks
+        return [*callbacks, Interruption(self.states.save)]
+
+    def _count_batch(self, batch, logs):
+        self.num_batches += 1
+
+    def _first_lines(self) -> list[str]:
+        """Return the first source lines of the batch just trained on."""
+        dataset = self.batches.dataset(
+            self.num_batches - 1, self.options.gradient_accumulation_steps
+        )
+        inputs, *_ = next(iter(dataset))
+        ids = inputs["source_ids"][:LINES_OF_A_BAD_BATCH]
+        return [text.decode() for text in self.translator.source_tokenizer.decode(ids).numpy()]
 
 
 def compile_model(model: keras.Model, config: ModelConfig, options: TrainingConfig) -> None:
     """Compile with the paper's optimizer, schedule (5.3) and loss (5.4)."""
+    per_step = options.gradient_accumulation_steps
+    schedule = WarmupInverseSqrt(
+        config.d_model, options.warmup_steps, options.learning_rate_scale, per_step
+    )
+    arguments = {
+        "beta_1": 0.9,
+        "beta_2": 0.98,
+        "epsilon": 1e-9,
+        "gradient_accumulation_steps": per_step if per_step > 1 else None,
+    }
     model.compile(
-        optimizer=keras.optimizers.Adam(
-            WarmupInverseSqrt(config.d_model, options.warmup_steps, options.learning_rate_scale),
-            beta_1=0.9,
-            beta_2=0.98,
-            epsilon=1e-9,
+        optimizer=(
+            AveragedAdam(schedule, options.average_decay, **arguments)
+            if options.average_decay
+            else keras.optimizers.Adam(schedule, **arguments)
         ),
         loss=MaskedCrossentropy(options.label_smoothing),
         metrics=[TokenAccuracy()],
@@ -224,40 +325,67 @@ def compile_model(model: keras.Model, config: ModelConfig, options: TrainingConf
     model.optimizer.build(model.trainable_variables)
 
 
-def read_split(
-    options: TrainingConfig, split: str, report: CorpusReport | None = None
-) -> Iterator[tuple[str, str]]:
-    """Stream the pairs of the "train" or "valid" corpus."""
+def read_split(options: TrainingConfig, split: str) -> Iterator[tuple[str, str]]:
+    """Stream the pairs of the "train" or "valid" corpus; report on them at the end."""
     corpus = getattr(options, split)
-    return read_pairs(corpus, report=report) if corpus else iter(phrasebook.load(split))
+    if not corpus:
+        yield from phrasebook.load(split)
+        return
+    report = CorpusReport()
+    yield from read_pairs(corpus, report=report)
+    print("\n".join(report.lines()))
 
 
-def _read_or_train_tokenizers(config: RunConfig, output: Path, resume: bool) -> list[Tokenizer]:
-    """Return the tokenizer of both languages, or those of source and target."""
-    options = config.training
+def _vocabulary_files(options: TrainingConfig) -> list[str]:
+    """Return the file of the vocabulary of both languages, or those of source and target."""
     shared = options.shared_vocabulary
-    names = [TOKENIZER_FILE] if shared else [SOURCE_TOKENIZER_FILE, TOKENIZER_FILE]
-    if resume and all((output / name).is_file() for name in names):
-        return [Tokenizer.from_file(output / name) for name in names]
-    # Reading everything once here also finds and reports bad lines before anything long begins.
-    for split in ("valid", "train") if options.train else ():
-        report = CorpusReport()
-        for _ in read_split(options, split, report):
-            pass
-        print("\n".join(report.lines()))
+    return [TOKENIZER_FILE] if shared else [SOURCE_TOKENIZER_FILE, TOKENIZER_FILE]
+
+
+def _find_vocabularies(options: TrainingConfig, output: Path, resume: bool) -> list[bytes]:
+    """Return the vocabularies of a run to go on with, or to keep; [] if they are to be trained."""
+    files = [output / name for name in _vocabulary_files(options)]
+    if resume and all(file.is_file() for file in files):
+        return [file.read_bytes() for file in files]
+    if options.init_from and options.init_vocabulary == "keep":
+        vocabularies = read_vocabularies(Path(options.init_from))
+        missing = set(options.tags) - set(pieces_of(vocabularies[0]))
+        if missing:
+            raise ValueError(
+                f"tags: the vocabulary of {options.init_from} lacks {', '.join(sorted(missing))}; "
+                'init_vocabulary = "extend" adds them'
+            )
+        return vocabularies
+    return []
+
+
+def _train_vocabularies(options: TrainingConfig, pairs: Sequence[tuple[str, str]]) -> list[bytes]:
     print(f"training the vocabulary: {options.vocab_size:,} pieces")
-    tokenizers = []
-    for name in names:
-        sides = (0, 1) if shared else (names.index(name),)
-        texts = (pair[side] for pair in read_split(options, "train") for side in sides)
-        model = train_vocabulary(
-            texts, options.vocab_size, options.character_coverage, options.seed
+    sides = [(0, 1)] if options.shared_vocabulary else [(0,), (1,)]
+    vocabularies = [
+        train_vocabulary(
+            [pair[side] for pair in pairs for side in of_vocabulary],
+            options.vocab_size,
+            options.character_coverage,
+            options.tags,
         )
-        output.mkdir(parents=True, exist_ok=True)
-        (output / name).write_bytes(model)
-        tokenizers.append(Tokenizer(model))
-    return tokenizers
+        for of_vocabulary in sides
+    ]
+    if options.init_from and options.init_vocabulary == "extend":
+        earlier = read_vocabularies(Path(options.init_from))
+        return [extend_vocabulary(*both) for both in zip(earlier, vocabularies, strict=True)]
+    return vocabularies
 
 
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+def _make_batches(
+    corpus: TokenizedCorpus, split: str, options: TrainingConfig, max_length: int
+) -> Batches:
+    print(
+        f"{split}: {len(corpus):,} pairs; left out, longer than {max_length} tokens: "
+        f"{corpus.num_too_long:,}"
+    )
+    if not len(corpus):
+        raise ValueError(
+            f"{getattr(options, split)}: no pair of at most max_length {max_length} tokens"
+        )
+    return Batches(corpus, options.batch_tokens, options.seed)
