@@ -1,0 +1,1 @@
+"""Attention viewer: a TensorBoard plugin and a page that show what a Transformer looked at."""
