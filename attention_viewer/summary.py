@@ -11,7 +11,7 @@ import json
 import struct
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from attention_viewer.alignment import Link, parse_links
 from attention_viewer.measures import measure_heads
 from attention_viewer.metadata import MEASURES_SUFFIX, PLUGIN_NAME, VERSION, to_content
 from attention_viewer.tokens import Tokens
+
+if TYPE_CHECKING:  # Keras and TensorFlow stay out of this module
+    from keras_transformer.inspection import Attention
 
 # All that a writer needs.
 __all__ = [
@@ -85,6 +88,39 @@ class Snapshot:
                     f"weights of {attention.name!r} must be (layers, heads, {expected[0]}, "
                     f"{expected[1]}), received {attention.weights.shape}"
                 )
+
+    @classmethod
+    def of(
+        cls,
+        texts: dict[str, str],
+        translation: "Attention",
+        reference: "Attention | None" = None,
+        links: Collection[Link] | None = None,
+    ) -> "Snapshot":
+        """Return the snapshot of what a model did with one source.
+
+        Args:
+            texts: See the class.
+            translation: For the model's own translation.
+            reference: For the reference, if there is one.
+            links: See the class.
+        """
+        sequences = {
+            "source": _with_end(translation.source),
+            "translation": _with_end(translation.target),
+        }
+        maps = [AttentionMap("encoder", "source", "source", translation.encoder)]
+        if reference:
+            sequences["target_input"] = Tokens(reference.target_input, [0])
+            sequences["target"] = _with_end(reference.target)
+            maps += [
+                AttentionMap(
+                    "decoder", "target_input", "target_input", reference.decoder, is_causal=True
+                ),
+                AttentionMap("cross", "target", "source", reference.cross),
+            ]
+        maps.append(AttentionMap("translation", "translation", "source", translation.cross))
+        return cls(texts, sequences, maps, links)
 
 
 def encode(snapshot: Snapshot) -> bytes:
@@ -160,6 +196,10 @@ def write(tag: str, snapshot: Snapshot, step: int) -> None:
     blob_sequence, tensor = 3, 2  # values of the DataClass enum
     tf.summary.write(tag, [encode(snapshot)], step, metadata(blob_sequence))
     tf.summary.write(tag + MEASURES_SUFFIX, measure(snapshot), step, metadata(tensor))
+
+
+def _with_end(pieces: Sequence[str]) -> Tokens:
+    return Tokens(pieces, [len(pieces) - 1])
 
 
 def _to_bytes(weights: np.ndarray) -> bytes:

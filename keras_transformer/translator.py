@@ -67,8 +67,8 @@ class Translator:
         self._decoder = StepDecoder(model)
         # No AutoGraph here or at export: no Python statement depends on a tensor, and it would read
         # the source again, which may have changed since a long run began.
-        self._translate = tf.function(
-            self.translate,
+        self._n_best = tf.function(
+            self.n_best,
             input_signature=[tf.TensorSpec([None], tf.string, name="text")],
             autograph=False,
         )
@@ -142,8 +142,8 @@ class Translator:
 
         Returns:
             "translations" string (batch, beam_size) and "scores" float32 (batch, beam_size), best
-            first; "num_tokens" int32 (batch, beam_size), with the end token; "truncated" bool
-            (batch,).
+            first; "num_tokens" int32 (batch, beam_size), with the end token; "ids" int32 (batch,
+            beam_size, target), as `search` finds them; "truncated" bool (batch,).
         """
         hypotheses, is_cut = self.search(text)
         ids = hypotheses.ids  # (batch, beams, target)
@@ -155,6 +155,7 @@ class Translator:
             "translations": tf.where(is_empty[:, tf.newaxis], "", translations),
             "scores": hypotheses.scores,
             "num_tokens": hypotheses.lengths,
+            "ids": ids,
             "truncated": is_cut,
         }
 
@@ -190,8 +191,16 @@ class Translator:
             One translation for each, in the same order.
         """
         return translate_in_batches(
-            lambda batch: self._translate(batch)["translation"], texts, batch_size, progress
+            lambda batch: self._n_best(batch)["translations"][:, 0], texts, batch_size, progress
         )
+
+    def best_ids(self, texts: Sequence[str]) -> tf.Tensor:
+        """Translate strings, as one batch, and return ids instead of text.
+
+        Returns:
+            int32 (batch, target): tokens with the end token, then padding.
+        """
+        return self._n_best(tf.constant(texts))["ids"][:, 0]
 
 
 class ExportedTranslator:

@@ -18,9 +18,9 @@ PACKAGES = {
     "export": ["keras_transformer"],
     "training": ["keras_transformer", "attention_viewer.summary"],
 }
-# Computation is written with keras.ops; these three are the way between text and tensors, and the
+# Computation is written with keras.ops; these are the ways between text and tensors, and the
 # one loop that keras.ops can't express (see there).
-MAY_IMPORT_TENSORFLOW = {"tokenizer.py", "translator.py"}
+MAY_IMPORT_TENSORFLOW = {"tokenizer.py", "translator.py", "inspection.py"}
 MAY_IMPORT_TENSORFLOW_IN_A_FUNCTION = {"decoding.py"}
 PRIVATE = ("keras.src", "tensorflow.python", "tensorflow.core", "tensorboard.compat")
 

@@ -9,14 +9,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from test_translator import SENTENCES, train_tokenizer
 
-from keras_transformer import ModelConfig, build_transformer
+from attention_viewer.metadata import MEASURES, from_content
+from keras_transformer import ModelConfig, Translator, build_transformer
+from keras_transformer.tokenizer import Tokenizer
 from training import callbacks
-from training.callbacks import Evaluation, Scalars, States, TimeLimit
+from training.callbacks import AttentionSummary, Evaluation, Scalars, States, TimeLimit
 from training.checkpoints import newest_state, read_progress
 from training.evaluate import score
 from training.loss import MaskedCrossentropy
 from training.metrics import TokenAccuracy
+from training.probes import Probe
 from training.schedule import WarmupInverseSqrt
 
 PAIRS = [
@@ -267,6 +271,78 @@ def test_the_time_of_an_evaluation_does_not_count_as_training(model, tmp_path, c
     evaluate = OnEpochEnd(lambda logs: [callbacks.time.perf_counter() for _ in range(100)])
     fit(compile_model(model), [evaluate, scalars], epochs=3, steps=2)
     assert scalars.seconds == 6 * 2.0
+
+
+# Attention
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer(train_tokenizer(SENTENCES))
+
+
+@pytest.fixture
+def translator(tokenizer):
+    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 2, "d_model": 8, "num_heads": 2}
+    model = build_transformer(ModelConfig(tokenizer.vocab_size, d_ff=8, dropout=0.1, **sizes))
+    return Translator(compile_model(model), tokenizer, max_length=40, beam_size=1)
+
+
+PROBES = [Probe("你好。", "Hello."), Probe("我喜欢茶。", "I like tea.")]
+
+
+def read_series(folder):
+    """Return {tag: {step: value}} and {tag: metadata} of the event file in `folder`."""
+    (file,) = Path(folder).iterdir()
+    events = EventAccumulator(str(file), size_guidance={"tensors": 0}).Reload()
+    tags = events.Tags()["tensors"]
+    values = {
+        tag: {e.step: tf.make_ndarray(e.tensor_proto) for e in events.Tensors(tag)} for tag in tags
+    }
+    return values, {tag: events.SummaryMetadata(tag) for tag in tags}
+
+
+def test_attention_is_written_before_training_and_at_every_nth_step(translator, tmp_path):
+    attention = AttentionSummary(translator, PROBES, tmp_path, every_steps=2)
+    fit(translator.model, [attention], epochs=2, steps=3)
+    values, metadata = read_series(tmp_path)
+    assert {tag: list(of_tag) for tag, of_tag in values.items()} == {
+        tag: [0, 2, 4, 6] for tag in ("probe-1", "probe-1/measures", "probe-2", "probe-2/measures")
+    }
+    assert attention.seconds > 0
+    content = from_content(metadata["probe-2"].plugin_data.content)
+    assert content["source"] == "我喜欢茶。"
+    assert [(m["name"], m["layers"]) for m in content["maps"]] == [
+        ("encoder", 1),
+        ("decoder", 2),
+        ("cross", 2),
+        ("translation", 2),
+    ]
+    for step in (0, 6):
+        assert values["probe-1"][step].shape == (1,)
+        measures = values["probe-1/measures"][step]
+        assert measures.shape == ((1 + 2 + 2 + 2) * 2, len(MEASURES))
+    first, last = values["probe-1/measures"][0], values["probe-1/measures"][6]
+    assert np.nanmax(np.abs(first - last)) > 1e-5  # it is the model that is trained
+
+
+def test_a_resumed_run_writes_no_step_twice(translator, tmp_path):
+    fit(translator.model, [AttentionSummary(translator, PROBES, tmp_path / "a", 2)], steps=4)
+    fit(translator.model, [AttentionSummary(translator, PROBES, tmp_path / "b", 2)], steps=4)
+    steps = [list(read_series(tmp_path / name)[0]["probe-1"]) for name in "ab"]
+    assert steps == [[0, 2, 4], [6, 8]]
+
+
+def test_attention_changes_nothing_that_training_depends_on(translator, tmp_path):
+    model = translator.model
+    fit(model, [])
+    attention = AttentionSummary(translator, PROBES, tmp_path, every_steps=1)
+    attention.set_model(model)
+    variables = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
+    before = [keras.ops.convert_to_numpy(variable).copy() for variable in variables]
+    attention.on_train_batch_end(0)
+    after = [keras.ops.convert_to_numpy(variable) for variable in variables]
+    assert all(map(np.array_equal, before, after))
 
 
 # Saved states and the time limit

@@ -1,4 +1,4 @@
-"""Keras callbacks: BLEU and best weights, TensorBoard scalars, saved states, a time limit."""
+"""Keras callbacks: BLEU and best weights, TensorBoard, saved states, a time limit."""
 
 import time
 from collections import Counter
@@ -9,11 +9,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from attention_viewer import summary
+from keras_transformer.inspection import Inspector
 from keras_transformer.translator import Translator
 from training import checkpoints
 from training.evaluate import score
 from training.loss import MaskedCrossentropy
 from training.metrics import Perplexity
+from training.probes import Probe
 
 
 class Evaluation(keras.callbacks.Callback):
@@ -147,6 +150,64 @@ class Scalars(keras.callbacks.Callback):
             "num_tokens": float(accuracy.num_tokens),
             "seconds": time.perf_counter(),
         }
+
+
+class AttentionSummary(keras.callbacks.Callback):
+    """Writes the attention for probe sentences, and their translations, for the attention viewer.
+
+    Args:
+        translator: Over the model that is trained.
+        probes: Pairs to watch.
+        logs_path: Folder of the event file; one of its own, as TensorBoard may read no more of a
+            file when there is a later one in its folder.
+        every_steps: Steps between two snapshots.
+
+    Attributes:
+        seconds: Time that the snapshots took.
+    """
+
+    def __init__(
+        self, translator: Translator, probes: Sequence[Probe], logs_path: Path, every_steps: int
+    ):
+        super().__init__()
+        self.probes = probes
+        self.every_steps = every_steps
+        self.seconds = 0.0
+        self._inspector = Inspector(translator)
+        self._writer = tf.summary.create_file_writer(str(logs_path))
+        self._last_step = -1
+
+    def on_train_begin(self, logs=None):
+        """Write a snapshot of the untrained model; a resumed run has the one of its first step."""
+        step = int(self.model.optimizer.iterations)
+        if step:
+            self._last_step = step
+        else:
+            self._write(step)
+
+    def on_train_batch_end(self, batch, logs=None):
+        """Write a snapshot at every `every_steps`-th step."""
+        step = int(self.model.optimizer.iterations)
+        if step % self.every_steps == 0 and step != self._last_step:
+            self._write(step)
+
+    def _write(self, step: int) -> None:
+        start = time.perf_counter()
+        self._last_step = step
+        sources, targets, links = zip(*self.probes, strict=True)
+        references = self._inspector.references(sources, targets)
+        translations = self._inspector.translations(sources)
+        with self._writer.as_default():
+            for i, probe in enumerate(self.probes):
+                texts = {
+                    "source": probe.source,
+                    "reference": probe.target,
+                    "translation": translations[i].text,
+                }
+                snapshot = summary.Snapshot.of(texts, translations[i], references[i], links[i])
+                summary.write(f"probe-{i + 1}", snapshot, step)
+        self._writer.flush()
+        self.seconds += time.perf_counter() - start
 
 
 class States(keras.callbacks.Callback):

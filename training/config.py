@@ -35,6 +35,10 @@ class TrainingConfig:
             corpus, but at least every 1,000 steps.
         evaluation_sentences: The first so many validation pairs are translated for BLEU.
         log_every_steps: Steps between TensorBoard points.
+        attention_every_steps: Steps between snapshots of attention for TensorBoard; 0 means none.
+        attention_probes: Sentences whose attention is watched, one "source TAB target" a line, with
+            gold links between words behind another TAB, or without; empty means four of the
+            validation corpus.
         mixed_precision: Compute in 16 bits: "" (no), "mixed_float16" or "mixed_bfloat16".
         seed: Of initial weights, dropout, data order and vocabulary.
 
@@ -56,6 +60,8 @@ class TrainingConfig:
     evaluate_every_steps: int = 0
     evaluation_sentences: int = 1000
     log_every_steps: int = 50
+    attention_every_steps: int = 200
+    attention_probes: str = ""
     mixed_precision: str = ""
     seed: int = 1
 
@@ -87,7 +93,7 @@ class TrainingConfig:
         ):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be above 0, received {getattr(self, name)!r}")
-        for name in ("max_minutes", "evaluate_every_steps", "seed"):
+        for name in ("max_minutes", "evaluate_every_steps", "attention_every_steps", "seed"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, received {getattr(self, name)!r}")
         if not 0 <= self.label_smoothing < 1:

@@ -23,17 +23,19 @@ from keras_transformer.model import build_transformer
 from keras_transformer.tokenizer import Tokenizer
 from keras_transformer.translator import Translator
 from training import checkpoints, phrasebook
-from training.callbacks import Evaluation, Scalars, States, TimeLimit
+from training.callbacks import AttentionSummary, Evaluation, Scalars, States, TimeLimit
 from training.config import RunConfig, TrainingConfig
 from training.corpus import CorpusReport, read_pairs
 from training.data import Batches, tokenize_corpus
 from training.loss import MaskedCrossentropy
 from training.metrics import TokenAccuracy
+from training.probes import choose_probes, read_probes
 from training.schedule import WarmupInverseSqrt
 from training.vocabulary import train_vocabulary
 
 CHECKPOINTS_FOLDER = "checkpoints"
 LOGS_FOLDER = "logs"
+ATTENTION_FOLDER = "logs/attention"
 EXPORTED_SENTENCES = 32
 MAX_STEPS_BETWEEN_EVALUATIONS = 1000
 
@@ -96,7 +98,16 @@ def prepare(config: RunConfig, output: Path, resume: bool, started: float) -> "R
         output / WEIGHTS_FILE,
         earlier.get("best_bleu", -1.0),
     )
-    return Run(options, output, model, batches["train"], evaluation, earlier, started)
+    attention = None
+    if options.attention_every_steps:
+        path = options.attention_probes
+        attention = AttentionSummary(
+            translator,
+            read_probes(path) if path else choose_probes(valid_pairs),
+            output / ATTENTION_FOLDER,
+            options.attention_every_steps,
+        )
+    return Run(options, output, model, batches["train"], evaluation, attention, earlier, started)
 
 
 class Run:
@@ -108,6 +119,7 @@ class Run:
         model: Compiled; restored, if the run is resumed.
         batches: The training corpus.
         evaluation: The validation corpus.
+        attention: Watches probe sentences; None for none.
         earlier: The results so far of a resumed run.
         started: When this part of the run began, on the clock of `time.monotonic`.
     """
@@ -119,6 +131,7 @@ class Run:
         model: keras.Model,
         batches: Batches,
         evaluation: Evaluation,
+        attention: AttentionSummary | None,
         earlier: dict[str, Any],
         started: float,
     ):
@@ -127,6 +140,7 @@ class Run:
         self.model = model
         self.batches = batches
         self.evaluation = evaluation
+        self.attention = attention
         self.earlier = earlier
         self.started = started
         self.scalars = Scalars(output / LOGS_FOLDER, options.log_every_steps)
@@ -201,6 +215,8 @@ class Run:
             States(self.output / CHECKPOINTS_FOLDER, self.results),
             keras.callbacks.LambdaCallback(on_epoch_end=write_results),
         ]
+        if self.attention:
+            callbacks.append(self.attention)
         if self.options.max_minutes:
             end = self.started + 60 * self.options.max_minutes
             callbacks.append(TimeLimit(end, self.evaluation))
