@@ -1,7 +1,10 @@
 """What writer, plugin and page agree on: names, the format's version, the content of a series."""
 
 import json
+import math
 from typing import Any
+
+import numpy as np
 
 PLUGIN_NAME = "attention"
 VERSION = 1
@@ -53,3 +56,8 @@ def from_content(content: bytes) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"damaged metadata ({type(error).__name__}: {error})") from None
     raise ValueError(f"format {version}; this viewer reads formats up to {VERSION}")
+
+
+def finite(measures: np.ndarray) -> list[float | None]:
+    """Return measures for JSON, one after the other; NaN, which has no meaning, as None."""
+    return [round(v, 4) if math.isfinite(v) else None for v in measures.ravel().tolist()]

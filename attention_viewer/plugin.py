@@ -5,7 +5,6 @@ and NumPy alone.
 """
 
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from tensorboard.data import provider
 from tensorboard.plugins import base_plugin
 from werkzeug import Request, Response, wrappers
 
-from attention_viewer.metadata import MEASURES_SUFFIX, PLUGIN_NAME, from_content
+from attention_viewer.metadata import MEASURES_SUFFIX, PLUGIN_NAME, finite, from_content
 
 STATIC_FOLDER = Path(__file__).parent / "static"
 MIME_TYPES = {".js": "text/javascript", ".css": "text/css"}
@@ -118,7 +117,7 @@ class AttentionPlugin(base_plugin.TBPlugin):
                 notes.append(f"step {datum.step}: its measures are damaged")
                 continue
             measured.append(datum.step)
-            values.append([_rounded(value) for value in datum.numpy.ravel().tolist()])
+            values.append(finite(datum.numpy))
         measures = {"steps": measured, "values": values}
         return _json(request, {"steps": steps, "measures": measures, "notes": notes})
 
@@ -186,10 +185,6 @@ def _argument(request: Request, name: str) -> str:
     if value is None:
         raise errors.InvalidArgumentError(f"argument {name} is missing")
     return value
-
-
-def _rounded(value: float) -> float | None:
-    return round(value, 4) if math.isfinite(value) else None
 
 
 def _json(request: Request, value: dict[str, Any]) -> Response:

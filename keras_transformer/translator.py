@@ -224,9 +224,18 @@ class ExportedTranslator:
             self._loaded = tf.saved_model.load(str(folder))
         except (OSError, ValueError, tf.errors.OpError) as error:
             raise ValueError(f"{folder}: {str(error).splitlines()[0]}") from None
-        if "serving_default" not in self._loaded.signatures:
-            raise ValueError(f"{folder}: has no signature serving_default")
-        self._translate = self._loaded.signatures["serving_default"]
+        self._folder = folder
+        self._translate = self.signature("serving_default")
+
+    def signature(self, name: str):
+        """Return the function of a signature.
+
+        Raises:
+            ValueError: The SavedModel lacks it.
+        """
+        if name not in self._loaded.signatures:
+            raise ValueError(f"{self._folder}: has no signature {name}")
+        return self._loaded.signatures[name]
 
     def __call__(
         self, texts: Sequence[str], batch_size: int = 64, progress: bool = False

@@ -23,8 +23,9 @@ export class Bipartite {
    */
   draw(heads, { threshold, isHorizontal, width, height }) {
     this.heads = heads;
+    this.matrix = heads[0].matrix;
     this.threshold = threshold;
-    const { rows, columns } = heads[0].matrix;
+    const { rows, columns } = this.matrix;
     const sides = isHorizontal ? lyingSides(columns, rows, width) : standingSides(columns, rows, width, height);
     this.sides = sides;
     this.lines = svg("g", { fill: "none" });
@@ -52,10 +53,16 @@ export class Bipartite {
     this.highlight({ row: -1, column: -1 });
   }
 
+  /** Shows something else. */
+  clear(element) {
+    this.svg = null;
+    this.element.replaceChildren(element);
+  }
+
   /** Shows the lines of one row or column alone; of all, where both are -1. */
   highlight({ row, column }) {
     if (!this.svg) return;
-    const { rows, columns } = this.heads[0].matrix;
+    const { rows, columns } = this.matrix;
     if (row >= rows.length) row = -1;
     if (column >= columns.length) column = -1;
     if (row >= 0) column = -1; // a cell isolates its row
@@ -88,7 +95,7 @@ export class Bipartite {
   }
 
   #mean(row, column) {
-    const width = this.heads[0].matrix.columns.length;
+    const width = this.matrix.columns.length;
     const sum = this.heads.reduce((total, { matrix }) => total + matrix.values[row * width + column], 0);
     return sum / this.heads.length;
   }

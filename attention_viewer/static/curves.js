@@ -12,7 +12,6 @@ const TOP = 8;
 export class Curves {
   /**
    * @param onStep Called with the step of a click.
-   * @param onSelect Called with the [layer, head] of a clicked curve.
    */
   constructor(onStep, tooltip) {
     this.onStep = onStep;
@@ -34,7 +33,7 @@ export class Curves {
       const chart = this.#chart({ name, map, measures, other, allHeads, chosen, step, width: chartWidth });
       return html(
         "figure",
-        { class: "chart", "data-title": title },
+        { class: "chart", "data-title": title, style: `width: ${chartWidth}px` },
         html("figcaption", {}, html("b", {}, title), html("span", { class: "dim" }, ` ${about}`)),
         chart,
       );

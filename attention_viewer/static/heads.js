@@ -37,17 +37,28 @@ export const MEASURES = {
   alignment_error: ["Alignment error", "of the largest weights against gold links; attention is not alignment"],
 };
 
-/** Returns what a head mostly does, in a word, or "". */
+/** What heads may mostly do: a short word, and what it means. */
+export const TYPES = {
+  prev: "previous token",
+  next: "next token",
+  self: "the token itself",
+  start: "start of sentence, as a resting place",
+  end: "end of sentence, as a resting place",
+  punct: "punctuation",
+  diag: "along the diagonal",
+  even: "everywhere alike",
+};
+
+/** Returns what a head mostly does, a key of TYPES, or "". */
 export function headType(measures, map) {
   const most = 0.5;
-  if (measures.previous >= most) return "previous";
+  if (measures.previous >= most) return "prev";
   if (measures.next >= most) return "next";
-  if (measures.same >= most) return "itself";
-  if (measures.special >= most) return map === "decoder" ? "start sink" : "end sink";
-  if (measures.punctuation >= most) return "punctuation";
-  if (isCross(map) && measures.diagonal >= 0.6) return "diagonal";
-  if (measures.entropy >= 0.9) return "even";
-  return "";
+  if (measures.same >= most) return "self";
+  if (measures.special >= most) return map === "decoder" ? "start" : "end";
+  if (measures.punctuation >= most) return "punct";
+  if (isCross(map) && measures.diagonal >= 0.6) return "diag";
+  return measures.entropy >= 0.9 ? "even" : "";
 }
 
 export const headName = ([layer, head]) => `layer ${layer + 1}, head ${head + 1}`;

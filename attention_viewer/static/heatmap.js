@@ -4,7 +4,7 @@ import { SCALES, css, differenceColors, step, weightColors } from "./color.js";
 import { FONT, html, svg, textWidth } from "./dom.js";
 import { isCjk, shorten } from "./tokens.js";
 
-const MAX_CELL = 40;
+const MAX_CELL = 52;
 const MIN_CELL = 11;
 const MAX_LABEL = 150; // pixels
 
@@ -88,6 +88,12 @@ export class HeatMap {
       this.columnMark,
     );
     this.element.replaceChildren(this.svg);
+  }
+
+  /** Shows something else. */
+  clear(element) {
+    this.svg = null;
+    this.element.replaceChildren(element);
   }
 
   /** Marks a row and a column; -1 marks none. */

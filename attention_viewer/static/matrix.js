@@ -27,6 +27,8 @@ export function matrixOf(snapshot, map, weights, options) {
   return { rows: rows.labels, columns: columns.labels, values, causal };
 }
 
+export const isEmpty = ({ rows, columns }) => !rows.length || !columns.length;
+
 /** Returns a - b, or null if their tokens differ. */
 export function difference(a, b) {
   const spell = (labels) => labels.map(({ pieces }) => pieces.join("\u0000")).join("\u0001");

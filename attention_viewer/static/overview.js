@@ -2,9 +2,12 @@
 
 import { SCALES, step, weightColors } from "./color.js";
 import { html, select } from "./dom.js";
-import { MAPS, MEASURES, headName, headType } from "./heads.js";
+import { MAPS, MEASURES, TYPES, headName, headType } from "./heads.js";
 import { WEIGHTS } from "./snapshot.js";
 
+const MAX_SIZE = 84; // pixels of a map
+const BORDER = 6; // around it
+const AXIS = 16; // for the layers' numbers
 const ORDERS = [
   ["layers", "layers and heads"],
   ["high", "highest first"],
@@ -12,49 +15,44 @@ const ORDERS = [
 ];
 
 export class Overview {
-  /**
-   * @param onSelect Called with a map's name, [layer, head] pairs, and whether to add them.
-   * @param onOption Called with changed options of the state.
-   * @param tooltip
-   */
-  constructor(onSelect, onOption, tooltip) {
-    this.onSelect = onSelect;
-    this.onOption = onOption;
-    this.tooltip = tooltip;
+  constructor(app) {
+    this.app = app;
     this.controls = html("div", { class: "fields" });
     this.sections = html("div");
     this.element = html("div", { class: "overview" }, this.controls, this.sections);
     this.cells = new Map(); // "map layer head" -> cell, kept from step to step
   }
 
-  draw({ state, snapshot, measures, index }) {
-    this.#drawControls(state, measures);
-    const width = this.element.clientWidth || 360;
-    const sections = Object.values(snapshot.maps).map((map) =>
-      this.#section(map, state, measures, index, width),
-    );
-    this.sections.replaceChildren(...sections);
+  draw() {
+    const { snapshot } = this.app;
+    this.#drawControls();
+    this.sections.replaceChildren(...Object.values(snapshot.maps).map((map) => this.#section(map)));
   }
 
-  #drawControls(state, measures) {
+  #drawControls() {
+    const { state, store } = this.app;
+    const { measures } = store;
     const key = `${state.measure} ${state.order} ${measures.names}`;
     if (this.drawnControls === key) return; // an open list must not close at the next step
     this.drawnControls = key;
     const choices = [["type", "what it does"], ...measures.names.map((name) => [name, MEASURES[name]?.[0] ?? name])];
     this.controls.replaceChildren(
-      select("Heads by", choices, state.measure, (measure) => this.onOption({ measure })),
-      select("order", ORDERS, state.order, (order) => this.onOption({ order })),
+      select("Heads by", choices, state.measure, (measure) => this.app.update({ measure })),
+      select("order", ORDERS, state.order, (order) => this.app.update({ order })),
     );
   }
 
-  #section(map, state, measures, index, width) {
+  #section(map) {
+    const { state, store, index } = this.app;
+    const { measures } = store;
     const isSorted = state.order !== "layers";
-    const size = Math.max(38, Math.min(84, Math.floor((width - 30) / (map.heads + (isSorted ? 0 : 1))) - 6));
+    const width = this.element.clientWidth - AXIS;
+    const size = Math.max(26, Math.min(MAX_SIZE, Math.floor(width / (map.heads + 1)) - BORDER));
     const isMeasured = state.measure !== "type";
     const key = isMeasured ? state.measure : "entropy";
     const cells = map.allHeads().map((head) => {
       const values = measures.all(index, map.name, head);
-      const cell = this.#cell(map, [head], `${head}`, state, size);
+      const cell = this.#cell(map, [head], `${head}`, size);
       const type = headType(values, map.name);
       const value = values[state.measure];
       const place = isSorted ? `${head[0] + 1}.${head[1] + 1} ` : "";
@@ -62,7 +60,7 @@ export class Overview {
       cell.caption.textContent = place + shown;
       cell.describe = () => [
         headName(head),
-        type && `mostly: ${type}`,
+        type && `mostly: ${TYPES[type]}`,
         ...measures.of(map.name).map((name) => `${MEASURES[name]?.[0] ?? name}: ${values[name]?.toFixed(2) ?? "–"}`),
       ];
       return { cell, head, value: values[key] ?? -1 };
@@ -70,11 +68,11 @@ export class Overview {
     if (isSorted) {
       cells.sort((a, b) => (state.order === "high" ? b.value - a.value : a.value - b.value));
       const list = cells.map(({ cell }) => cell.button);
-      return this.#titled(map, html("div", { class: "sorted" }, ...list), state);
+      return this.#titled(map, html("div", { class: "sorted" }, ...list));
     }
     const grid = html("div", {
       class: "grid",
-      style: `grid-template-columns: 14px repeat(${map.heads}, ${size + 4}px) ${size + 4}px`,
+      style: `grid-template-columns: ${AXIS - 2}px repeat(${map.heads + 1}, ${size + 4}px)`,
     });
     grid.append(html("span"));
     for (let head = 1; head <= map.heads; head++) grid.append(html("span", { class: "axis" }, `${head}`));
@@ -83,16 +81,22 @@ export class Overview {
       grid.append(html("span", { class: "axis" }, `${layer + 1}`));
       for (const { cell, head } of cells) if (head[0] === layer) grid.append(cell.button);
       const ofLayer = map.allHeads().filter(([other]) => other === layer);
-      const mean = this.#cell(map, ofLayer, `mean ${layer}`, state, size);
+      const mean = this.#cell(map, ofLayer, `mean ${layer}`, size);
       mean.describe = () => [`layer ${layer + 1}`, "mean of its heads"];
       grid.append(mean.button);
     }
-    return this.#titled(map, grid, state);
+    return this.#titled(map, grid);
   }
 
-  #titled(map, content, state) {
+  #select(map, heads, { shiftKey, ctrlKey, metaKey }) {
+    const isAdded = (shiftKey || ctrlKey || metaKey) && map === this.app.state.map;
+    if (isAdded && heads.length === 1) this.app.toggleHead(heads[0]);
+    else this.app.update({ map, heads });
+  }
+
+  #titled(map, content) {
     const { long, about } = MAPS[map.name] ?? { long: map.name, about: "" };
-    const isChosen = map.name === state.map;
+    const isChosen = map.name === this.app.state.map;
     return html(
       "section",
       { class: isChosen ? "chosen" : "" },
@@ -102,7 +106,8 @@ export class Overview {
   }
 
   /** Returns the cell of some heads, with its small map drawn. */
-  #cell(map, heads, key, state, size) {
+  #cell(map, heads, key, size) {
+    const { state, tooltip } = this.app;
     const name = `${map.name} ${key}`;
     let cell = this.cells.get(name);
     if (!cell) {
@@ -114,9 +119,9 @@ export class Overview {
         {
           class: "head",
           "data-head": name,
-          click: (event) => this.onSelect(map.name, cell.heads, event.shiftKey || event.ctrlKey || event.metaKey),
-          pointerenter: (event) => this.tooltip.show(event, cell.describe()),
-          pointerleave: () => this.tooltip.hide(),
+          click: (event) => this.#select(map.name, cell.heads, event),
+          pointerenter: (event) => tooltip.show(event, cell.describe()),
+          pointerleave: () => tooltip.hide(),
         },
         canvas,
         caption,

@@ -89,8 +89,8 @@ export function drawCoverage(labels, sides) {
         { class: "bar-line", title: `${name}: ${value.toFixed(2)} of the mean` },
         html("span", { class: `bar ${kind}`, style: `width: ${Math.max(1, (100 * value) / most)}%` }),
         html("span", { class: "mean", style: `left: ${100 / most}%` }),
+        html("span", { class: "dim" }, note),
       ),
-      html("span", { class: "dim" }, note),
     );
   };
   return html(

@@ -5,6 +5,8 @@ import { decodeSnapshot } from "./snapshot.js";
 
 /** Asks the plugin's routes; addresses are relative, so that a path prefix or a proxy works. */
 export class Server {
+  isLive = true; // there may be more later
+
   probes() {
     return this.#get("probes").then((response) => response.json());
   }
@@ -27,6 +29,8 @@ export class Server {
 
 /** Reads what `page.py` put into the page. */
 export class Embedded {
+  isLive = false;
+
   constructor(data) {
     this.data = data;
   }

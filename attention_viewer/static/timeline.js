@@ -15,9 +15,9 @@ export class Filmstrip {
 
   /** Draws; `load` gives the promise of the snapshot of a {step, time}. */
   async draw({ steps, step, load, mapName, heads, scale, width }) {
-    const size = 104;
-    const room = Math.max(3, Math.min(MAX_MAPS, Math.floor(width / (size + 10))));
+    const room = Math.max(3, Math.min(MAX_MAPS, Math.floor(width / 100)));
     const chosen = spread(steps, room);
+    const size = Math.min(150, Math.floor(width / chosen.length) - 14);
     const nearest = chosen.reduce((best, s) => (Math.abs(s.step - step) < Math.abs(best.step - step) ? s : best));
     const drawing = (this.drawing = {});
     const snapshots = await Promise.all(chosen.map((s) => load(s).catch(() => null)));
@@ -62,8 +62,12 @@ export class Translations {
       last = translation;
     }
     const known = steps.filter(({ step: s }) => texts.has(s)).length;
+    const state =
+      known < steps.length
+        ? `${count(known)} of ${count(steps.length)} steps read`
+        : `${rows.length === 1 ? "one translation" : `${count(rows.length)} changes`} in ${count(steps.length)} steps`;
     this.element.replaceChildren(
-      html("div", { class: "dim" }, known < steps.length ? `${count(known)} of ${count(steps.length)} steps read` : `${count(rows.length)} different translations in ${count(steps.length)} steps`),
+      html("div", { class: "dim" }, state),
       ...rows.map(({ from, until, translation }) =>
         html(
           "button",
