@@ -203,10 +203,8 @@ export class App {
   #fitToProbe() {
     const { state, store } = this;
     const { maps } = store.probe;
-    const fallback = maps.find(({ name }) => name === "cross") ?? maps.at(-1);
     if (!maps.some(({ name }) => name === state.map)) {
-      state.map = fallback.name;
-      state.heads = [];
+      state.map = (maps.find(({ name }) => name === "cross") ?? maps.at(-1)).name;
     }
     const { layers, heads } = maps.find(({ name }) => name === state.map);
     state.heads = state.heads.filter(([layer, head]) => layer < layers && head < heads);

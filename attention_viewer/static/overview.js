@@ -9,7 +9,7 @@ const MAX_SIZE = 84; // pixels of a map
 const BORDER = 6; // around it
 const AXIS = 16; // for the layers' numbers
 const ORDERS = [
-  ["layers", "layers and heads"],
+  ["layers", "by layer"],
   ["high", "highest first"],
   ["low", "lowest first"],
 ];

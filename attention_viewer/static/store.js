@@ -21,7 +21,10 @@ export class Store {
 
   /** Looks for runs and probes. */
   async findProbes() {
-    ({ runs: this.runs, notes: this.notes } = await this.source.probes());
+    const { runs, notes } = await this.source.probes();
+    this.runs = sorted(runs);
+    for (const run of Object.keys(runs)) this.runs[run] = sorted(runs[run]);
+    this.notes = notes;
   }
 
   get probe() {
@@ -100,6 +103,12 @@ export class Store {
     const { last_step: step, last_time: time } = this.runs[run][tag];
     return JSON.stringify([run, tag, step, time]);
   }
+}
+
+/** Returns an object with its keys in the order in which people count: probe-2, probe-10. */
+function sorted(object) {
+  const { compare } = new Intl.Collator("en", { numeric: true });
+  return Object.fromEntries(Object.entries(object).sort(([a], [b]) => compare(a, b)));
 }
 
 function nearest(steps, step) {

@@ -44,8 +44,8 @@ function toLabel(tokens) {
 
 /** Joins pieces; bytes that together make up characters become these. */
 function decodeBytes(pieces) {
-  const bytes = pieces.map((piece) => BYTE.exec(piece));
-  if (pieces.length < 2 || !bytes.every(Boolean)) return pieces.join("");
+  const bytes = pieces.filter((piece) => piece !== SPACE).map((piece) => BYTE.exec(piece));
+  if (bytes.length < 2 || !bytes.every(Boolean)) return pieces.join("");
   return new TextDecoder().decode(Uint8Array.from(bytes, (match) => parseInt(match[1], 16)));
 }
 
