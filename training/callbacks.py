@@ -178,7 +178,7 @@ class AttentionSummary(keras.callbacks.Callback):
         self._last_step = -1
 
     def on_train_begin(self, logs=None):
-        """Write a snapshot of the untrained model; a resumed run has the one of its first step."""
+        """Write a snapshot of the untrained model; a resumed run has that of the step before."""
         step = int(self.model.optimizer.iterations)
         if step:
             self._last_step = step
@@ -189,6 +189,12 @@ class AttentionSummary(keras.callbacks.Callback):
         """Write a snapshot at every `every_steps`-th step."""
         step = int(self.model.optimizer.iterations)
         if step % self.every_steps == 0 and step != self._last_step:
+            self._write(step)
+
+    def on_train_end(self, logs=None):
+        """Write a snapshot of the trained model."""
+        step = int(self.model.optimizer.iterations)
+        if step != self._last_step:
             self._write(step)
 
     def _write(self, step: int) -> None:

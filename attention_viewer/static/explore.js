@@ -9,6 +9,7 @@ import { isEmpty } from "./matrix.js";
 import { panel, remark, widthOf } from "./panel.js";
 
 const MAX_HEADS = 16; // drawn in the bipartite view
+const LONG = 36; // tokens, from which on the heat map has the whole width
 
 export class Explore {
   constructor(app) {
@@ -43,6 +44,7 @@ export class Explore {
       this.bipartite.clear(remark("Nothing is left to show."));
       return;
     }
+    this.element.classList.toggle("long", matrix.columns.length > LONG);
     this.heatMap.draw(matrix, { scale: state.scale, width: widthOf(left.content), height });
     const heads = state.heads.slice(0, MAX_HEADS);
     this.bipartite.draw(

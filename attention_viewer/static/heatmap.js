@@ -33,7 +33,7 @@ export class HeatMap {
     const size = Math.max(9, Math.min(13, guess * 0.78));
     const rowTexts = rows.map(({ text }) => fitText(text, size, MAX_LABEL));
     this.left = Math.ceil(Math.max(30, ...rowTexts.map((t) => textWidth(t, size, "bold")))) + 10;
-    const cell = fit(rows.length, columns.length, width - this.left - 24, height - 60);
+    const cell = fit(rows.length, columns.length, width - this.left - 40, height - 60);
     this.cell = cell;
     const labels = columnLabels(columns, size, cell);
     this.top = labels.height + 6;
@@ -193,11 +193,11 @@ function columnLabels(columns, size, cell) {
     "text-anchor": "start",
     "dominant-baseline": angle === 90 ? "central" : "auto",
   });
-  const last = textWidth(texts.at(-1), size, "bold");
+  const ends = texts.map((text, i) => textWidth(text, size, "bold") * Math.cos(radians) + (i + 0.5) * cell);
   return {
     texts,
     height: widest * Math.sin(radians) + size * 0.8,
-    overhang: Math.max(0, last * Math.cos(radians) - cell / 2 + 6),
+    overhang: Math.max(0, Math.max(...ends) - texts.length * cell + 10),
     place: placing,
   };
 }

@@ -135,6 +135,8 @@ export class Overview {
     cell.button.classList.toggle("on", isChosen && (heads.length === 1 || heads.length === chosen.size));
     const height = Math.max(size * 0.35, Math.min(size * 1.6, (size * map.numRows) / map.numColumns));
     cell.canvas.style.width = `${size}px`;
+    // Sharp squares where they are larger than pixels; else a diagonal would lose its pixels.
+    cell.canvas.classList.toggle("enlarged", map.numColumns <= size);
     cell.canvas.style.height = `${height}px`;
     paint(cell.canvas, map, heads, state.scale);
     return cell;

@@ -24,8 +24,8 @@ export function drawLinks(matrix, width, color) {
   const end = (boxes) => boxes.at(-1).x + boxes.at(-1).width;
   const total = Math.max(end(source), end(target), Math.min(width - 4, 300));
   for (const boxes of [source, target]) {
-    const shift = (total - end(boxes)) / 2;
-    for (const box of boxes) box.x += shift;
+    const stretch = Math.min((total - end(boxes)) / boxes.length, 40);
+    boxes.forEach((box, i) => (box.x += stretch * (i + 0.5)));
   }
   const words = ({ x, y, width: w, text, label }) =>
     svg(

@@ -24,7 +24,7 @@ export class Filmstrip {
     if (this.drawing !== drawing) return; // a later one has begun
     const frames = chosen.map((s, i) => {
       const map = snapshots[i]?.maps[mapName];
-      const canvas = html("canvas", { style: `width: ${size}px; height: ${size}px` });
+      const canvas = html("canvas", { class: "enlarged", style: `width: ${size}px; height: ${size}px` });
       if (map) paint(canvas, map, heads, scale);
       return html(
         "button",

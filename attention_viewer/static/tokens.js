@@ -32,7 +32,7 @@ export const isCjk = (text) => UNSPACED.test(text) || /^[\u3000-\u303f\uff00-\uf
 /** Returns what a group of pieces is shown as: {text, isContinuation, isSpecial, pieces}. */
 function toLabel(tokens) {
   const joined = decodeBytes(tokens.map(({ piece }) => piece));
-  const text = joined.replaceAll(SPACE, " ").trim() || joined;
+  const text = joined.replaceAll(SPACE, " ").trim() || joined.replaceAll(SPACE, "␣");
   const first = tokens[0].piece;
   return {
     text: visible(text),
