@@ -17,7 +17,7 @@ import numpy as np
 
 from attention_viewer.alignment import Link, parse_links
 from attention_viewer.measures import measure_heads
-from attention_viewer.metadata import MEASURES_SUFFIX, PLUGIN_NAME, VERSION, to_content
+from attention_viewer.metadata import MEASURES, MEASURES_SUFFIX, PLUGIN_NAME, VERSION, to_content
 from attention_viewer.tokens import Tokens
 
 if TYPE_CHECKING:  # Keras and TensorFlow stay out of this module
@@ -30,9 +30,10 @@ __all__ = [
     "Snapshot",
     "Tokens",
     "encode",
-    "measure",
     "parse_links",
-    "write",
+    "write_entropies",
+    "write_plain_views",
+    "write_snapshot",
 ]
 
 MAGIC = b"ATTN"
@@ -173,7 +174,7 @@ def describe_maps(snapshot: Snapshot) -> list[dict[str, Any]]:
     ]
 
 
-def write(tag: str, snapshot: Snapshot, step: int) -> None:
+def write_snapshot(tag: str, snapshot: Snapshot, step: int) -> None:
     """Write a snapshot and its measures with TensorFlow's default summary writer.
 
     Args:
@@ -196,6 +197,40 @@ def write(tag: str, snapshot: Snapshot, step: int) -> None:
     blob_sequence, tensor = 3, 2  # values of the DataClass enum
     tf.summary.write(tag, [encode(snapshot)], step, metadata(blob_sequence))
     tf.summary.write(tag + MEASURES_SUFFIX, measure(snapshot), step, metadata(tensor))
+
+
+def write_plain_views(tag: str, snapshot: Snapshot, step: int) -> None:
+    """Write the texts and a heat map for TensorBoards without the plugin, with the default writer.
+
+    The heat map is the mean of the heads of the last layer with cross-attention.
+    """
+    import tensorflow as tf
+
+    from attention_viewer.images import draw_heat_map
+
+    # Indented, markdown shows text as it is.
+    lines = [f"    {name}: {' '.join(text.split())}" for name, text in snapshot.texts.items()]
+    tf.summary.text(f"translation/{tag}", "\n".join(lines), step)
+    attention = snapshot.maps[-1]
+    image = draw_heat_map(
+        attention.weights[-1].mean(axis=0),
+        snapshot.sequences[attention.rows],
+        snapshot.sequences[attention.columns],
+        f"{attention.name}, layer {len(attention.weights)}, mean of heads, step {step}",
+    )
+    tf.summary.image(f"attention/{tag}", image[np.newaxis], step)
+
+
+def write_entropies(snapshots: Sequence[Snapshot], step: int) -> None:
+    """Write the entropy of each head, the mean of some snapshots, as scalars."""
+    import tensorflow as tf
+
+    means = np.mean([measure(snapshot)[:, MEASURES.index("entropy")] for snapshot in snapshots], 0)
+    values = iter(means.tolist())
+    for attention in snapshots[0].maps:
+        for layer, head in np.ndindex(attention.weights.shape[:2]):
+            name = f"attention_entropy/{attention.name}_layer_{layer + 1}_head_{head + 1}"
+            tf.summary.scalar(name, next(values), step)
 
 
 def _with_end(pieces: Sequence[str]) -> Tokens:

@@ -73,3 +73,10 @@ class Tokens:
         text = self.pieces[index].lstrip(_SPACE)
         is_text = bool(text) and index not in self.special
         return is_text and all(unicodedata.category(character)[0] in "PS" for character in text)
+
+
+def visible_piece(piece: str) -> str:
+    """Return a piece for people: without the mark of a space, and with nothing that is unseen."""
+    text = piece.replace(_SPACE, " ").strip() or piece.replace(_SPACE, "\u2423")
+    unseen = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
+    return "".join(f"<{ord(c):04X}>" if unicodedata.category(c) in unseen else c for c in text)

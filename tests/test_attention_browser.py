@@ -44,8 +44,8 @@ def write(writer, run_sharpness, steps):
             words = ("▁train",) * (1 + step // 200)
             plain = snapshot(translation=("▁I", *words, "</s>"), sharpness=sharpness)
             gold = summary.Snapshot(plain.texts, plain.sequences, plain.maps, links)
-            summary.write("probe-1", gold, step)
-            summary.write("probe-2", snapshot(source=HOSTILE, reference=HOSTILE), step)
+            summary.write_snapshot("probe-1", gold, step)
+            summary.write_snapshot("probe-2", snapshot(source=HOSTILE, reference=HOSTILE), step)
     writer.flush()
 
 
@@ -60,7 +60,7 @@ def logdir(tmp_path_factory):
     with tf.summary.create_file_writer(str(folder / "damaged")).as_default():
         for step in (1, 2, 3):
             good = snapshot()
-            summary.write("probe-1", good, step)
+            summary.write_snapshot("probe-1", good, step)
             metadata.plugin_data.content = summary.to_content("x", summary.describe_maps(good))
             payload = summary.encode(good)
             tf.summary.write("probe-9", [payload if step == 3 else payload[:99]], step, metadata)

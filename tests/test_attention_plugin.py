@@ -29,7 +29,7 @@ def write_snapshots(folder, steps, tag="probe 1"):
     """Write snapshots whose heads are the sharper the later the step."""
     with tf.summary.create_file_writer(str(folder)).as_default():
         for step in steps:
-            summary.write(tag, snapshot(sharpness=step / (step + 10)), step)
+            summary.write_snapshot(tag, snapshot(sharpness=step / (step + 10)), step)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def logdir(tmp_path_factory):
     metadata.plugin_data.plugin_name = "attention"
     with tf.summary.create_file_writer(str(folder / "damaged")).as_default():
         for step in (1, 2):
-            summary.write("probe 1", snapshot(), step)
+            summary.write_snapshot("probe 1", snapshot(), step)
         tf.summary.write("no content", [b"x"], 1, metadata)
         metadata.plugin_data.content = b'{"version": 9}'
         tf.summary.write("newer", [b"x"], 1, metadata)

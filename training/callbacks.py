@@ -7,9 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
+from tensorboard.plugins import projector
+from tensorboard.plugins.hparams import api as hparams
 
-from attention_viewer import summary
+from attention_viewer.summary import (
+    Snapshot,
+    write_entropies,
+    write_plain_views,
+    write_snapshot,
+)
+from keras_transformer.config import END_ID
 from keras_transformer.inspection import Inspector
 from keras_transformer.translator import Translator
 from training import checkpoints
@@ -88,19 +97,30 @@ class Scalars(keras.callbacks.Callback):
     Args:
         logs_path: Folder of the event file.
         every_steps: Steps between two points.
+        options: Of the run, for the HParams tab; none are written by default.
 
     Attributes:
         num_tokens: Target tokens trained on so far.
         seconds: Time of the training steps so far.
     """
 
-    def __init__(self, logs_path: Path, every_steps: int = 50):
+    def __init__(
+        self,
+        logs_path: Path,
+        every_steps: int = 50,
+        options: dict[str, bool | float | str] | None = None,
+    ):
         super().__init__()
         self.every_steps = every_steps
         self.num_tokens = 0.0
         self.seconds = 0.0
         self._writer = tf.summary.create_file_writer(str(logs_path))
         self._window: Counter[str] = Counter()
+        if options:
+            with self._writer.as_default():
+                metrics = [hparams.Metric(f"validation/{name}") for name in ("bleu", "perplexity")]
+                hparams.hparams_config([hparams.HParam(name) for name in options], metrics)
+                hparams.hparams(options)
 
     def on_epoch_begin(self, epoch, logs=None):
         """Start counting: Keras has just reset its metrics."""
@@ -155,6 +175,9 @@ class Scalars(keras.callbacks.Callback):
 class AttentionSummary(keras.callbacks.Callback):
     """Writes the attention for probe sentences, and their translations, for the attention viewer.
 
+    For TensorBoards without it: each head's entropy as a scalar, and at the end of each Keras epoch
+    heat maps as images and translations as text.
+
     Args:
         translator: Over the model that is trained.
         probes: Pairs to watch.
@@ -176,6 +199,7 @@ class AttentionSummary(keras.callbacks.Callback):
         self._inspector = Inspector(translator)
         self._writer = tf.summary.create_file_writer(str(logs_path))
         self._last_step = -1
+        self._snapshots: list[Snapshot] = []
 
     def on_train_begin(self, logs=None):
         """Write a snapshot of the untrained model; a resumed run has that of the step before."""
@@ -191,6 +215,16 @@ class AttentionSummary(keras.callbacks.Callback):
         if step % self.every_steps == 0 and step != self._last_step:
             self._write(step)
 
+    def on_epoch_end(self, epoch, logs=None):
+        """Write images and texts of the last snapshot."""
+        start = time.perf_counter()
+        with self._writer.as_default():
+            for i, snapshot in enumerate(self._snapshots, start=1):
+                write_plain_views(f"probe-{i}", snapshot, self._last_step)
+        self._writer.flush()
+        self._snapshots = []  # written once
+        self.seconds += time.perf_counter() - start
+
     def on_train_end(self, logs=None):
         """Write a snapshot of the trained model."""
         step = int(self.model.optimizer.iterations)
@@ -200,20 +234,72 @@ class AttentionSummary(keras.callbacks.Callback):
     def _write(self, step: int) -> None:
         start = time.perf_counter()
         self._last_step = step
-        sources, targets, links = zip(*self.probes, strict=True)
+        sources = [probe.source for probe in self.probes]
+        targets = [probe.target for probe in self.probes]
         references = self._inspector.references(sources, targets)
         translations = self._inspector.translations(sources)
-        with self._writer.as_default():
-            for i, probe in enumerate(self.probes):
-                texts = {
+        self._snapshots = [
+            Snapshot.of(
+                {
                     "source": probe.source,
                     "reference": probe.target,
-                    "translation": translations[i].text,
-                }
-                snapshot = summary.Snapshot.of(texts, translations[i], references[i], links[i])
-                summary.write(f"probe-{i + 1}", snapshot, step)
+                    "translation": translation.text,
+                },
+                translation,
+                reference,
+                probe.links,
+            )
+            for probe, translation, reference in zip(
+                self.probes, translations, references, strict=True
+            )
+        ]
+        with self._writer.as_default():
+            for i, snapshot in enumerate(self._snapshots, start=1):
+                write_snapshot(f"probe-{i}", snapshot, step)
+            write_entropies(self._snapshots, step)
         self._writer.flush()
         self.seconds += time.perf_counter() - start
+
+
+class Embeddings(keras.callbacks.Callback):
+    """At the end of training: the token embeddings for TensorBoard's projector, with their pieces.
+
+    Args:
+        translator: Over the model that is trained.
+        logs_path: Folder to write to.
+        most: Pieces at the most; those with the lowest ids, which are the most frequent.
+    """
+
+    def __init__(self, translator: Translator, logs_path: Path, most: int = 5000):
+        super().__init__()
+        self.translator = translator
+        self.logs_path = logs_path
+        self.most = most
+
+    def on_train_end(self, logs=None):
+        """Write the vectors, their labels, and the file that tells the projector of them."""
+        self.logs_path.mkdir(parents=True, exist_ok=True)
+        config = projector.ProjectorConfig()
+        tokenizers = {
+            "embedding": self.translator.tokenizer,
+            "source_embedding": self.translator.source_tokenizer,
+            "target_embedding": self.translator.tokenizer,
+        }
+        for layer in self.model.layers:
+            if layer.name not in tokenizers:
+                continue
+            vectors = keras.ops.convert_to_numpy(layer.embeddings)[END_ID + 1 :][: self.most]
+            ids = tf.range(END_ID + 1, END_ID + 1 + len(vectors))
+            pieces = tokenizers[layer.name].pieces(ids).numpy()
+            # A label is a line; no piece but a control character could break one.
+            labels = [" ".join(piece.decode(errors="replace").split()) or "?" for piece in pieces]
+            info = config.embeddings.add(tensor_name=layer.name)
+            info.tensor_path = f"{layer.name}.vectors.tsv"
+            info.metadata_path = f"{layer.name}.pieces.tsv"
+            np.savetxt(self.logs_path / info.tensor_path, vectors, "%.4g", delimiter="\t")
+            text = "".join(f"{label}\n" for label in labels)
+            (self.logs_path / info.metadata_path).write_text(text, encoding="utf-8")
+        projector.visualize_embeddings(str(self.logs_path), config)
 
 
 class States(keras.callbacks.Callback):

@@ -23,7 +23,14 @@ from keras_transformer.model import build_transformer
 from keras_transformer.tokenizer import Tokenizer
 from keras_transformer.translator import Translator
 from training import checkpoints, phrasebook
-from training.callbacks import AttentionSummary, Evaluation, Scalars, States, TimeLimit
+from training.callbacks import (
+    AttentionSummary,
+    Embeddings,
+    Evaluation,
+    Scalars,
+    States,
+    TimeLimit,
+)
 from training.config import RunConfig, TrainingConfig
 from training.corpus import CorpusReport, read_pairs
 from training.data import Batches, tokenize_corpus
@@ -107,7 +114,15 @@ def prepare(config: RunConfig, output: Path, resume: bool, started: float) -> "R
             output / ATTENTION_FOLDER,
             options.attention_every_steps,
         )
-    return Run(options, output, model, batches["train"], evaluation, attention, earlier, started)
+    hyperparameters = {
+        name: value
+        for name, value in (model_config.to_dict() | dataclasses.asdict(options)).items()
+        if isinstance(value, bool | int | float | str)
+    }
+    scalars = Scalars(output / LOGS_FOLDER, options.log_every_steps, hyperparameters)
+    return Run(
+        options, output, model, batches["train"], evaluation, scalars, attention, earlier, started
+    )
 
 
 class Run:
@@ -119,6 +134,7 @@ class Run:
         model: Compiled; restored, if the run is resumed.
         batches: The training corpus.
         evaluation: The validation corpus.
+        scalars: Writes to TensorBoard.
         attention: Watches probe sentences; None for none.
         earlier: The results so far of a resumed run.
         started: When this part of the run began, on the clock of `time.monotonic`.
@@ -131,6 +147,7 @@ class Run:
         model: keras.Model,
         batches: Batches,
         evaluation: Evaluation,
+        scalars: Scalars,
         attention: AttentionSummary | None,
         earlier: dict[str, Any],
         started: float,
@@ -140,10 +157,10 @@ class Run:
         self.model = model
         self.batches = batches
         self.evaluation = evaluation
+        self.scalars = scalars
         self.attention = attention
         self.earlier = earlier
         self.started = started
-        self.scalars = Scalars(output / LOGS_FOLDER, options.log_every_steps)
         self.padding = batches.padding_share()
 
     def fit(self) -> dict[str, Any]:
@@ -217,6 +234,7 @@ class Run:
         ]
         if self.attention:
             callbacks.append(self.attention)
+        callbacks.append(Embeddings(self.evaluation.translator, self.output / LOGS_FOLDER))
         if self.options.max_minutes:
             end = self.started + 60 * self.options.max_minutes
             callbacks.append(TimeLimit(end, self.evaluation))
