@@ -48,7 +48,13 @@ class Inspector:
 
     def __init__(self, translator: Translator):
         self.translator = translator
-        self._model = build_attention_model(translator.model)
+        model = build_attention_model(translator.model)
+
+        def scores(source_ids, target_ids):
+            return model({"source_ids": source_ids, "target_ids": target_ids})
+
+        ids = tf.TensorSpec([None, None], tf.int32)
+        self._scores = tf.function(scores, input_signature=[ids, ids], autograph=False)
 
     def references(self, sources: Sequence[str], references: Sequence[str]) -> list[Attention]:
         """Return the attention for given translations, as in training (teacher forcing)."""
@@ -73,7 +79,7 @@ class Inspector:
         )
         starts = tf.fill([len(sources), 1], START_ID)
         target_ids = tf.concat([starts, tf.where(labels == END_ID, PAD_ID, labels)[:, :-1]], axis=1)
-        scores = self._model({"source_ids": source_ids, "target_ids": target_ids})
+        scores = self._scores(source_ids, target_ids)
         source_pieces = _pieces(translator.source_tokenizer, source_ids)
         input_pieces = _pieces(translator.tokenizer, target_ids)
         target_pieces = _pieces(translator.tokenizer, labels)

@@ -86,7 +86,7 @@ class Viewer:
 
     Attributes:
         page: The whole page.
-        frame: The viewer in it: an element handle's frame, or the page itself.
+        frame: The viewer in it: TensorBoard's frame, or the page itself.
         errors: What the console and failed scripts said.
         requests: Addresses asked for.
     """
@@ -96,11 +96,14 @@ class Viewer:
         self.errors, self.requests = [], []
         page.on("console", lambda m: self.errors.append(m.text) if m.type == "error" else None)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
+        # A bare frame has no icon; browsers ask for one all the same.
+        page.route("**/favicon.ico", lambda route: route.fulfill(status=204))
         page.on("request", lambda request: self.requests.append(request.url))
 
     def open(self, address):
+        """Open the page, or TensorBoard, and wait for the first drawing."""
         self.page.goto(address)
-        if address.startswith("http"):
+        if "#attention" in address:
             element = self.page.wait_for_selector("iframe[src*='name=attention']")
             self.frame = element.content_frame()
         else:
@@ -135,16 +138,36 @@ def viewer(browser):
     page.close()
 
 
+def fragment(**view):
+    """Return what stands in the address for a view."""
+    return "".join(f"&p.attention.{k}={v}".replace("/", "%2F") for k, v in view.items())
+
+
+@pytest.fixture
+def alone(viewer, server):
+    """Open the plugin's frame without TensorBoard around it, at a view; end without errors."""
+
+    def open_frame(run="a/attention", **view):
+        address = f"{server}data/plugin_entry.html?name=attention#{fragment(run=run, **view)}"
+        return viewer.open(address)
+
+    yield open_frame
+    check(viewer, server)
+
+
 @pytest.fixture
 def tab(viewer, server):
-    """Return a function that opens the tab with a view, and in the end finds it without errors."""
+    """Open TensorBoard's tab, likewise."""
 
     def open_tab(**view):
-        view = {"run": "a/attention", **view}
-        fragment = "".join(f"&p.attention.{k}={v}".replace("/", "%2F") for k, v in view.items())
-        return viewer.open(f"{server}#attention{fragment}")
+        return viewer.open(f"{server}#attention{fragment(run='a/attention', **view)}")
 
     yield open_tab
+    check(viewer, server)
+
+
+def check(viewer, server):
+    """Fail if there was an error, or if anything was asked of another machine."""
     assert viewer.errors == []
     strangers = [url for url in viewer.requests if not url.startswith((server, "blob:", "data:"))]
     assert strangers == []
@@ -169,8 +192,8 @@ def test_the_tab_appears_and_all_views_draw(tab):
         shown.frame.wait_for_selector(f"[data-panel={panel}] svg")
 
 
-def test_each_head_is_called_by_what_it_does(tab):
-    shown = tab()
+def test_each_head_is_called_by_what_it_does(alone):
+    shown = alone()
     captions = {
         head: shown.text(f"[data-head='{head}'] .caption")
         for head in ("encoder 0,0", "encoder 0,1", "encoder 0,2", "decoder 0,2", "cross 0,0")
@@ -178,8 +201,8 @@ def test_each_head_is_called_by_what_it_does(tab):
     assert list(captions.values()) == ["prev", "self", "end", "start", "diag"]
 
 
-def test_the_pointer_on_a_cell_marks_row_and_column_and_tells_the_weight(tab):
-    shown = tab(heads="0.0")
+def test_the_pointer_on_a_cell_marks_row_and_column_and_tells_the_weight(alone):
+    shown = alone(heads="0.0")
     box = shown.frame.locator(".heatmap svg").bounding_box()
     frame = shown.frame.locator(".heatmap .frame").bounding_box()
     cell = frame["width"] / len(SOURCE)
@@ -191,8 +214,8 @@ def test_the_pointer_on_a_cell_marks_row_and_column_and_tells_the_weight(tab):
     assert shown.labels(".heatmap text.on") == ["want", "想"]
 
 
-def test_the_pointer_on_a_token_isolates_it(tab):
-    shown = tab(heads="0.2,0.3", threshold="0.02")
+def test_the_pointer_on_a_token_isolates_it(alone):
+    shown = alone(heads="0.2,0.3", threshold="0.02")
 
     def num_lines():
         paths = shown.frame.locator(".bipartite path").all()
@@ -204,8 +227,8 @@ def test_the_pointer_on_a_token_isolates_it(tab):
     assert shown.count(".bipartite .token.chosen") == 1
 
 
-def test_heads_are_switched_on_and_off(tab):
-    shown = tab(heads="0.0")
+def test_heads_are_switched_on_and_off(alone):
+    shown = alone(heads="0.0")
     assert shown.count(".toggle.on") == 1
     shown.frame.click(".toggle:text-is('3')")
     shown.frame.wait_for_function("document.querySelectorAll('.toggle.on').length === 2")
@@ -214,16 +237,16 @@ def test_heads_are_switched_on_and_off(tab):
     assert len(colors) == 2
 
 
-def test_the_overview_is_sorted_by_a_measure(tab):
-    shown = tab(measure="special", order="high")
+def test_the_overview_is_sorted_by_a_measure(alone):
+    shown = alone(measure="special", order="high")
     captions = shown.frame.locator(".overview section").nth(0).locator(".caption")
     values = [float(text.split()[1]) for text in captions.all_inner_texts()]
     assert values == sorted(values, reverse=True)
     assert captions.first.inner_text().startswith("1.3 ")  # the head that looks at the end
 
 
-def test_the_slider_and_the_keys_move_through_the_steps(tab):
-    shown = tab()
+def test_the_slider_and_the_keys_move_through_the_steps(alone):
+    shown = alone()
     before = shown.frame.inner_html(".heatmap")
     shown.frame.locator("input[aria-label=Step]").fill("2")
     shown.wait_for_step("100")
@@ -234,8 +257,8 @@ def test_the_slider_and_the_keys_move_through_the_steps(tab):
         shown.wait_for_step(step)
 
 
-def test_play_shows_every_step_to_the_end(tab):
-    shown = tab(step="0")
+def test_play_shows_every_step_to_the_end(alone):
+    shown = alone(step="0")
     shown.frame.evaluate(
         """() => {
           window.steps = [];
@@ -250,8 +273,8 @@ def test_play_shows_every_step_to_the_end(tab):
     assert seen == [f"step {step}" for step in range(50, 401, 50)]
 
 
-def test_words_are_joined_and_ends_hidden(tab):
-    shown = tab()
+def test_words_are_joined_and_ends_hidden(alone):
+    shown = alone()
     shown.frame.check("label:has-text('words') input")
     shown.frame.check("label:has-text('hide ends') input")
     shown.frame.wait_for_function(
@@ -277,6 +300,7 @@ def test_a_link_restores_the_view(tab, viewer):
     shown.frame.click("[data-tab=explore]")
     shown.frame.click("[data-head='decoder 0,2']")
     shown.frame.wait_for_selector("[data-head='decoder 0,2'].on")
+    shown.page.wait_for_url(re.compile("map=decoder&p.attention.heads=0.2"))
     address = shown.page.url
     shown.page.goto("about:blank")
     again = viewer.open(address)
@@ -284,8 +308,8 @@ def test_a_link_restores_the_view(tab, viewer):
     assert again.step() == "step 150"
 
 
-def test_curves_and_translations_follow_training(tab):
-    shown = tab(tab="time")
+def test_curves_and_translations_follow_training(alone):
+    shown = alone(tab="time")
     titles = shown.frame.locator(".chart figcaption b").all_inner_texts()
     assert titles[:3] == ["Entropy", "Confidence", "Diagonal"]
     assert "Alignment error" in titles
@@ -302,8 +326,8 @@ def test_curves_and_translations_follow_training(tab):
     shown.wait_for_step("0")
 
 
-def test_two_runs_are_compared_with_the_heads_that_changed_most(tab):
-    shown = tab(tab="compare", otherRun="b & <i>b</i>".replace("&", "%26"), otherStep="same")
+def test_two_runs_are_compared_with_the_heads_that_changed_most(alone):
+    shown = alone(tab="compare", otherRun="b & <i>b</i>".replace("&", "%26"), otherStep="same")
     titles = shown.frame.locator(".compare h2").all_inner_texts()
     assert titles == [
         "a/attention, step 400",
@@ -318,13 +342,13 @@ def test_two_runs_are_compared_with_the_heads_that_changed_most(tab):
     shown.frame.wait_for_selector(".changed .row.on")
 
 
-def test_translations_that_differ_are_not_subtracted(tab):
-    shown = tab(tab="compare", map="translation", otherStep="first")
+def test_translations_that_differ_are_not_subtracted(alone):
+    shown = alone(tab="compare", map="translation", otherStep="first")
     assert "tokens differ" in shown.text("[data-panel=difference]")
 
 
-def test_reading_aids_show_links_coverage_and_the_error_against_gold(tab):
-    shown = tab(tab="read")
+def test_reading_aids_show_links_coverage_and_the_error_against_gold(alone):
+    shown = alone(tab="read")
     assert "lowest alignment error" in shown.text("[data-panel=links] .about")
     assert "not an alignment" in shown.text("[data-panel=links] .about")
     reference = shown.frame.locator("[data-panel=links] figure").first
@@ -336,8 +360,8 @@ def test_reading_aids_show_links_coverage_and_the_error_against_gold(tab):
 # ---------------------------------------------------------------- hostile and damaged data
 
 
-def test_hostile_tokens_are_text(tab):
-    shown = tab(tag="probe-2")
+def test_hostile_tokens_are_text(alone):
+    shown = alone(tag="probe-2")
     for view in ("explore", "time", "compare", "read"):
         shown.frame.click(f"[data-tab={view}]")
         shown.frame.wait_for_selector(f".views.{view}:visible")
@@ -351,8 +375,8 @@ def test_hostile_tokens_are_text(tab):
     assert shown.count("main script, main img, header img") == 0
 
 
-def test_a_damaged_step_is_skipped_with_a_note(tab):
-    shown = tab(run="damaged", tag="probe-9", step="3")
+def test_a_damaged_step_is_skipped_with_a_note(alone):
+    shown = alone(run="damaged", tag="probe-9", step="3")
     shown.frame.locator("input[aria-label=Step]").fill("0")
     shown.frame.wait_for_selector(".notes:visible")
     assert "Step 1 can't be shown" in shown.text(".notes")
@@ -394,8 +418,8 @@ def test_the_theme_is_that_of_tensorboard(tab):
     shown.frame.wait_for_function(f"{background} === 'rgb(27, 31, 36)'")
 
 
-def test_a_view_is_saved_as_svg_and_png(tab, tmp_path):
-    shown = tab()
+def test_a_view_is_saved_as_svg_and_png(alone, tmp_path):
+    shown = alone()
     for kind in ("svg", "png"):
         with shown.page.expect_download() as download:
             shown.frame.click(f"[data-panel=heat-map] [title='Save as {kind.upper()}']")
@@ -419,9 +443,7 @@ def test_the_page_shows_the_same_views_without_a_server(viewer, tmp_path):
         shown.frame.click(f"[data-tab={view}]")
         shown.frame.wait_for_selector(f"[data-panel={panel}] svg")
     shown.frame.select_option("label:has-text('Sentence') select", "text-2")
-    shown.frame.wait_for_function(
-        "document.querySelector('[data-text=Source]').textContent.includes('<script>')"
-    )
+    shown.frame.wait_for_selector("[data-text=Source]:has-text('<script>')")
     assert shown.errors == []
     assert {url.partition(":")[0] for url in shown.requests} <= {"file", "data", "blob"}
     assert [url for url in shown.requests if url.startswith("file:")] == shown.requests[:1]

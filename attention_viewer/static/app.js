@@ -18,7 +18,7 @@ import { shorten } from "./tokens.js";
 import { Tooltip } from "./tooltip.js";
 
 const TABS = { explore: "Explore", time: "Over time", compare: "Compare", read: "Read" };
-const POLL_SECONDS = 10;
+const POLL_SECONDS = 5;
 const FRAME_MILLISECONDS = 150;
 const NOWHERE = { row: -1, column: -1 };
 

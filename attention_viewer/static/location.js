@@ -41,8 +41,16 @@ export function linkTo(values) {
   return `${location.href.split("#")[0]}#${[...others, ...ours].join("&")}`;
 }
 
+let writing;
+
 /** Puts a view into the address, without a step in the browser's history. */
 export function writeLocation(values) {
+  // Browsers slow a page down that changes its address at every move of a slider.
+  clearTimeout(writing);
+  writing = setTimeout(() => write(values), 200);
+}
+
+function write(values) {
   const target = parentWindow();
   if (isFramed() && !target.location.hash.startsWith("#attention")) return; // another tab is shown
   try {
