@@ -76,7 +76,8 @@ def look(address: str, folder: str, steps: int) -> None:
         page.wait_for_timeout(15_000)  # the others load meanwhile
         report("slide, loaded", slide(page, steps))
         heap = page.evaluate("performance.memory.usedJSHeapSize")
-        print(f"  memory: page {heap / 1e6:.0f} MB, TensorBoard {resident_megabytes(folder):.0f} MB")
+        server = resident_megabytes(folder)
+        print(f"  memory: page {heap / 1e6:.0f} MB, TensorBoard {server:.0f} MB")
         browser.close()
 
 
