@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from attention_viewer.summary import AttentionMap, Snapshot, Tokens
 
 if TYPE_CHECKING:
-    from keras_transformer.translator import ExportedTranslator, Translator
+    from keras_transformer.exported import ExportedTranslator
+    from keras_transformer.translator import Translator
 
 END_PIECE = "</s>"
 
@@ -29,8 +30,9 @@ def inspect(
             what.
     """
     # Here, since TensorBoard's plugin and the writer must be importable without them.
+    from keras_transformer.exported import ExportedTranslator, load_translator
     from keras_transformer.inspection import Inspector
-    from keras_transformer.translator import ExportedTranslator, load_translator
+    from keras_transformer.translator import Translator
 
     if references is not None and len(references) != len(texts):
         raise ValueError(
@@ -41,6 +43,8 @@ def inspect(
         if references is not None:
             raise ValueError("references need a run directory: an export has only its translations")
         return _of_export(translator, texts)
+    if not isinstance(translator, Translator):
+        raise ValueError(f"{model}: gives no attention; a run directory or a SavedModel does")
     inspector = Inspector(translator)
     translations = inspector.translations(texts)
     if references is None:

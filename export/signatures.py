@@ -11,7 +11,7 @@ class ServingModule(tf.Module):
     It holds what the graph needs and no Keras object: the tokenizers and the weights' tensors.
 
     Args:
-        translator: What to export; its beam size and length penalty become part of the graph.
+        translator: What to export; its decoding options become part of the graph.
     """
 
     def __init__(self, translator: Translator):
@@ -19,24 +19,37 @@ class ServingModule(tf.Module):
         self.tokenizer = translator.tokenizer
         self.source_tokenizer = translator.source_tokenizer
         self.weights = [variable.value for variable in translator.model.weights]
-        text = tf.TensorSpec([None], tf.string, name="text")
 
-        # The session does not check what a client feeds: ensure_shape does.
         def serving_default(text):
-            text = tf.ensure_shape(text, [None])
             return {"translation": translator.translate(text)["translation"]}
 
-        def translate(text):
-            return translator.translate(tf.ensure_shape(text, [None]))
-
         def n_best(text):
-            best = translator.n_best(tf.ensure_shape(text, [None]))
-            return {name: best[name] for name in ("translations", "scores")}
+            best = translator.n_best(text)
+            # Where there are fewer hypotheses the score is -inf, which JSON can't write.
+            scores = tf.maximum(best["scores"], tf.float32.min)
+            return {"translations": best["translations"], "scores": scores}
 
+        text = {"text": tf.string}
+        options = {"temperature": tf.float32, "top_k": tf.int32, "top_p": tf.float32}
         self.functions = {
-            function.__name__: tf.function(function, input_signature=[text], autograph=False)
-            for function in (serving_default, translate, n_best)
+            "serving_default": _signature(serving_default, text),
+            "translate": _signature(translator.translate, text),
+            "n_best": _signature(n_best, text),
+            "score": _signature(translator.score, {"source": tf.string, "target": tf.string}),
+            "attention": _signature(translator.attention, text),
+            "sample": _signature(translator.sample, {**text, **options, "seed": tf.int32}),
         }
+
+
+def _signature(function, inputs: dict[str, tf.DType]):
+    """Return `function` as a graph of inputs (batch,) with these names and types."""
+
+    def checked(*tensors):
+        # The session does not check what a client feeds: ensure_shape does.
+        return function(*(tf.ensure_shape(tensor, [None]) for tensor in tensors))
+
+    specs = [tf.TensorSpec([None], dtype, name) for name, dtype in inputs.items()]
+    return tf.function(checked, input_signature=specs, autograph=False)
 
 
 def save(translator: Translator, path: str) -> None:

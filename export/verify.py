@@ -11,11 +11,11 @@ from pathlib import Path
 
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  registers the ops that TF Serving has built in
+from google.protobuf.message import DecodeError
 
-# Of tensorflow-text, TF Serving links these.
-SENTENCEPIECE_OPS = {"SentencepieceOp", "SentencepieceTokenizeOp", "SentencepieceDetokenizeOp"}
-# TensorFlow's own that a server can't run: they call Python.
-PYTHON_OPS = {"EagerPyFunc", "PyFunc", "PyFuncStateless"}
+from export.warmup import MAX_RECORDS, WARMUP_FILE, read_warmup
+
+OPS_FILE = Path(__file__).with_name("serving_ops.txt")
 
 
 class VerificationError(Exception):
@@ -23,9 +23,9 @@ class VerificationError(Exception):
 
 
 def allowed_ops() -> set[str]:
-    """Return the names of the ops that an export may hold: TensorFlow's own and SentencePiece's."""
-    core = {name for name in dir(tf.raw_ops) if not name.startswith(("_", "Xla"))}
-    return (core - PYTHON_OPS) | SENTENCEPIECE_OPS
+    """Return the names of the ops that an export may hold: those of TensorFlow Serving."""
+    lines = OPS_FILE.read_text(encoding="utf-8").splitlines()
+    return {line for line in lines if not line.startswith("#")}
 
 
 def check_graph(folder: Path) -> None:
@@ -76,6 +76,35 @@ def check_translations(folder: Path, texts: Sequence[str], translations: Sequenc
                 )
 
 
+def check_warmup(folder: Path) -> None:
+    """Check that the warm-up asks every signature, and that all its requests are answered.
+
+    A server counts a broken file as one without requests, in silence.
+
+    Raises:
+        VerificationError: A signature is left out, or there are more requests than a server reads.
+    """
+    loaded = tf.saved_model.load(str(folder))
+    try:
+        requests = list(read_warmup(folder))
+    except (tf.errors.OpError, DecodeError) as error:
+        raise VerificationError(f"{WARMUP_FILE} can't be read: {_in_one_line(error)}") from None
+    if len(requests) > MAX_RECORDS:
+        raise VerificationError(
+            f"{WARMUP_FILE} has {len(requests)} requests, a server takes {MAX_RECORDS}"
+        )
+    for name, inputs in requests:
+        try:
+            loaded.signatures[name](**inputs)
+        except (tf.errors.OpError, KeyError, TypeError, ValueError) as error:
+            raise VerificationError(
+                f"{WARMUP_FILE} asks {name}, which fails: {_in_one_line(error)}"
+            ) from None
+    missing = set(loaded.signatures) - {name for name, _ in requests}
+    if missing:
+        raise VerificationError(f"{WARMUP_FILE} leaves out {', '.join(sorted(missing))}")
+
+
 def main() -> int:
     """Check the folder named on the command line; return the exit status."""
     folder = Path(sys.argv[1])
@@ -83,13 +112,18 @@ def main() -> int:
     try:
         check_graph(folder)
         check_translations(folder, expected["text"], expected["translation"])
+        check_warmup(folder)
     except VerificationError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except tf.errors.OpError as error:  # of many lines, and the last says least
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"error: {_in_one_line(error)}", file=sys.stderr)
         return 1
     return 0
+
+
+def _in_one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 if __name__ == "__main__":

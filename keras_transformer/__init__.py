@@ -3,13 +3,19 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from keras_transformer.config import ModelConfig
+from keras_transformer.config import DecodingConfig, ModelConfig
 
 if TYPE_CHECKING:
     from keras_transformer.model import build_attention_model, build_transformer
     from keras_transformer.translator import Translator
 
-__all__ = ["ModelConfig", "Translator", "build_attention_model", "build_transformer"]
+__all__ = [
+    "DecodingConfig",
+    "ModelConfig",
+    "Translator",
+    "build_attention_model",
+    "build_transformer",
+]
 
 # Imported when asked for: a command's --help waits for no Keras, a model for no TensorFlow.
 _MODULES = {

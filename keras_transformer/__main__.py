@@ -11,12 +11,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m keras_transformer",
         description="Translate texts, or the lines of standard input, one translation a line.",
     )
-    parser.add_argument("model", help="a run directory, or an exported SavedModel (DIR/N/V)")
+    parser.add_argument("model", help="folder of a run, SavedModel (DIR/N/V) or CTranslate2")
     parser.add_argument("text", nargs="*", help="texts; none: read standard input")
-    parser.add_argument("--beam-size", type=int, help="hypotheses kept; of a run only (default 4)")
+    parser.add_argument("--beam-size", type=int, help="default 4; not for a SavedModel")
     options = parser.parse_intermixed_args(argv)  # RUN --beam-size 2 TEXT, too
     # Loaded here, so that --help and a mistake in the arguments answer at once.
-    from keras_transformer.translator import load_translator
+    from keras_transformer.exported import load_translator
 
     try:
         translator = load_translator(options.model, options.beam_size)

@@ -59,6 +59,7 @@ class MultiHeadAttention(keras.layers.MultiHeadAttention):
     def call_with_scores(self, query, value, attention_mask, training=None):
         """Return what `call` does, and the attention weights (batch, heads, query, key)."""
         query = ops.transpose(_flat(self.query_dense, query), (0, 2, 1, 3))
+        query = query * self.key_dim**-0.5
         source = self.project(value)
         scores = _attention_weights(query, source["key"], ops.expand_dims(attention_mask, 1))
         heads = ops.matmul(self.weight_dropout(scores, training=training), source["value"])
@@ -78,79 +79,113 @@ class MultiHeadAttention(keras.layers.MultiHeadAttention):
             "value": ops.transpose(_flat(self.value_dense, sequence), (0, 2, 1, 3)),
         }
 
-    def empty_cache(self, batch_size, num_beams):
-        """Return the cache before the first step: no position.
+    def query_projection(self):
+        """Return the query projection of a step: kernel (d_model, heads * key_dim), and bias.
+
+        Both are divided by sqrt(d_k) already.
+        """
+        kernel, bias = _matrix(self.query_dense)
+        return kernel * self.key_dim**-0.5, bias * self.key_dim**-0.5
+
+    def self_projection(self):
+        """Return query, key and value projection side by side, for one product instead of three.
 
         Returns:
-            {"key", "value"}, each (batch, beams, heads, 0, key_dim).
+            Kernel (d_model, 3 * heads * key_dim), and bias.
         """
-        shape = (batch_size, num_beams, self.num_heads, 0, self.key_dim)
+        kernels, biases = zip(
+            self.query_projection(),
+            _matrix(self.key_dense),
+            _matrix(self.value_dense),
+            strict=True,
+        )
+        return ops.concatenate(kernels, axis=-1), ops.concatenate(biases, axis=-1)
+
+    def empty_cache(self, batch_size):
+        """Return the cache before the first step: {"key", "value"}, (batch, heads, 0, key_dim)."""
+        shape = (batch_size, self.num_heads, 0, self.key_dim)
         return {name: ops.zeros(shape, self.compute_dtype) for name in ("key", "value")}
 
-    def extend(self, cache, x):
-        """Return `cache` with the key and value of one more position.
+    def step_self(self, x, projection, cache, mask):
+        """Attend from the newest position of each beam to the positions of that beam.
+
+        The cache holds the positions of all beams of a sentence, in the order of their making. It
+        is not re-ordered when a search drops one beam and continues another twice: the mask tells
+        whose the positions are.
 
         Args:
-            cache: {"key", "value"}, each (batch, beams, heads, length, key_dim).
-            x: The new position, (batch, beams, d_model).
+            x: The newest positions, (batch * beams, d_model).
+            projection: From `self_projection`.
+            cache: {"key", "value"}, each (batch, heads, keys, key_dim).
+            mask: bool (batch, beams, keys + beams), True = attend; see `masks.beam_mask`.
 
         Returns:
-            The same structure with length + 1.
+            Same shape as `x`; and the cache with one key and value more for each beam.
         """
-        new = {"key": _flat(self.key_dense, x), "value": _flat(self.value_dense, x)}
-        return {
-            name: ops.concatenate([cache[name], ops.expand_dims(new[name], 3)], axis=3)
-            for name in cache
+        shape = (-1, mask.shape[1], 3, self.num_heads, self.key_dim)
+        projected = ops.transpose(ops.reshape(_project(x, projection), shape), (2, 0, 3, 1, 4))
+        query, key, value = ops.unstack(projected)  # (batch, heads, beams, key_dim)
+        cache = {
+            "key": ops.concatenate([cache["key"], key], axis=2),
+            "value": ops.concatenate([cache["value"], value], axis=2),
         }
+        x, _ = self._step(query, cache, mask)
+        return x, cache
 
-    def attend_to_target(self, x, cache):
-        """Attend from one position of each beam to that beam's own cached positions.
-
-        Args:
-            x: (batch, beams, d_model).
-            cache: {"key", "value"}, each (batch, beams, heads, length, key_dim).
-
-        Returns:
-            (batch, beams, d_model).
-        """
-        query = ops.expand_dims(_flat(self.query_dense, x), 3)  # (batch, beams, heads, 1, key_dim)
-        weights = _attention_weights(query, cache["key"], mask=None)
-        heads = ops.matmul(weights, cache["value"])
-        return _flat(self.output_dense, ops.squeeze(heads, 3))
-
-    def attend_to_source(self, x, source, attention_mask):
-        """Attend from one position of each beam to the source, which all beams share.
+    def step_cross(self, x, projection, source, mask):
+        """Attend from the newest position of each beam to the source, which all beams share.
 
         The beams stand as queries of one sentence, so its keys and values are kept once.
 
         Args:
-            x: (batch, beams, d_model).
+            x: The newest positions, (batch * beams, d_model).
+            projection: From `query_projection`.
             source: What `project` gave, each (batch, heads, source, key_dim).
-            attention_mask: bool (batch, 1, source), True = attend.
+            mask: bool (batch, beams, source), True = attend.
 
         Returns:
-            (batch, beams, d_model).
+            Same shape as `x`; and the attention weights (batch, heads, beams, source).
         """
-        query = _flat(self.query_dense, x)  # (batch, beams, heads, key_dim)
-        query = ops.transpose(query, (0, 2, 1, 3))
-        weights = _attention_weights(query, source["key"], ops.expand_dims(attention_mask, 1))
-        heads = ops.matmul(weights, source["value"])
-        return _flat(self.output_dense, ops.transpose(heads, (0, 2, 1, 3)))
+        shape = (-1, mask.shape[1], self.num_heads, self.key_dim)
+        query = ops.transpose(ops.reshape(_project(x, projection), shape), (0, 2, 1, 3))
+        return self._step(query, source, mask)
+
+    def _step(self, query, memory, mask):
+        """Attend from `query` (batch, heads, beams, key_dim).
+
+        Returns:
+            (batch * beams, d_model), and the weights (batch, heads, beams, key).
+        """
+        weights = _attention_weights(query, memory["key"], ops.expand_dims(mask, 1))
+        heads = ops.transpose(ops.matmul(weights, memory["value"]), (0, 2, 1, 3))
+        heads = ops.reshape(heads, (-1, self.num_heads * self.key_dim))
+        return _project(heads, _matrix(self.output_dense, num_inputs=heads.shape[1])), weights
 
 
 def _attention_weights(query, key, mask):
-    """Compute softmax(QK^T / sqrt(d_k)), the weights of equation 1, over the last two axes.
+    """Compute softmax(QK^T), the weights of equation 1, of queries divided by sqrt(d_k) already.
 
     In float32 whatever the policy, as extreme products overflow in float16.
     """
-    scaled = ops.cast(query, "float32") * (query.shape[-1] ** -0.5)
-    logits = ops.matmul(scaled, ops.swapaxes(ops.cast(key, "float32"), -1, -2))
-    if mask is not None:
-        logits = ops.where(mask, logits, -1e9)
-    # Not ops.softmax: it warns where there is one key, as at every first step.
-    weights = ops.exp(logits - ops.max(logits, axis=-1, keepdims=True))
-    weights = weights / ops.sum(weights, axis=-1, keepdims=True)
-    return ops.cast(weights, query.dtype)
+    logits = ops.matmul(ops.cast(query, "float32"), ops.swapaxes(ops.cast(key, "float32"), -1, -2))
+    logits = ops.where(mask, logits, -1e9)
+    if logits.shape[-1] == 1:  # of which ops.softmax warns
+        return ops.ones_like(query[..., :1])
+    return ops.cast(ops.softmax(logits), query.dtype)
+
+
+def _matrix(projection, num_inputs=None):
+    """Return the kernel of `projection` as a matrix (inputs, outputs), and its bias (outputs,)."""
+    kernel, bias = ops.convert_to_tensor(projection.kernel), ops.convert_to_tensor(projection.bias)
+    kernel = ops.reshape(kernel, (num_inputs or kernel.shape[0], -1))
+    dtype = projection.compute_dtype
+    return ops.cast(kernel, dtype), ops.cast(ops.reshape(bias, (-1,)), dtype)
+
+
+def _project(x, projection):
+    """Return x @ kernel + bias for `x` (rows, inputs) and `projection` (kernel, bias)."""
+    kernel, bias = projection
+    return ops.add(ops.matmul(x, kernel), bias)
 
 
 def _flat(projection, x):

@@ -1,4 +1,4 @@
-"""The shape of a Transformer: a frozen ModelConfig, presets, and what all parts agree on."""
+"""The shape of a model, the options of decoding, and what all parts agree on."""
 
 import dataclasses
 import json
@@ -159,7 +159,59 @@ class ModelConfig:
         return json.dumps(self.to_dict(), indent=2)
 
 
-# Differences to the defaults above. `tiny` is the 4-layer, 128-wide shape of the small-corpus
+@dataclasses.dataclass(frozen=True)
+class DecodingConfig:
+    """How a translator searches; the only place where these options have defaults.
+
+    Args:
+        beam_size: Hypotheses to keep; 1 searches greedily.
+        length_penalty: Alpha of the length penalty (paper 6.1), 0 for none.
+        num_best: Hypotheses that `n_best` gives; None means `beam_size`.
+        coverage_penalty: Beta of the coverage penalty (Wu et al. 2016, equation 14): costs source
+            words that the translation did not look at; 0 for none.
+        no_repeat_ngram: Never produce the same this many tokens in a row twice; 0 allows it.
+        max_source_length: Longest source in tokens with the end token, what is longer is cut; None
+            means as long as the model's `max_length`.
+        max_target_length: Longest translation in tokens with the end token; None means 50 more than
+            its source (6.1).
+        segment: Split each text at its sentence ends, translate the sentences and join them.
+
+    Raises:
+        ValueError: An option is outside its range; the message names it.
+    """
+
+    beam_size: int = 4
+    length_penalty: float = 0.6
+    num_best: int | None = None
+    coverage_penalty: float = 0.0
+    no_repeat_ngram: int = 0
+    max_source_length: int | None = None
+    max_target_length: int | None = None
+    segment: bool = False
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        _check_positive_int("beam_size", self.beam_size)
+        for name in ("length_penalty", "coverage_penalty"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not 0 <= value < float("inf"):
+                raise ValueError(f"{name} must be a number, 0 or more, received {value!r}")
+        for name in ("num_best", "max_source_length", "max_target_length"):
+            if getattr(self, name) is not None:
+                _check_positive_int(name, getattr(self, name))
+        if self.num_best is not None and self.num_best > self.beam_size:
+            raise ValueError(
+                f"num_best must not exceed beam_size, {self.beam_size}, received {self.num_best}"
+            )
+        if not _is_int(self.no_repeat_ngram) or self.no_repeat_ngram < 0:
+            raise ValueError(
+                f"no_repeat_ngram must be an integer, 0 or more, received {self.no_repeat_ngram!r}"
+            )
+        if self.coverage_penalty and self.beam_size == 1:
+            raise ValueError("coverage_penalty needs a beam_size above 1: it ranks hypotheses")
+
+
+# Differences to ModelConfig's defaults. `tiny` is the 4-layer, 128-wide shape of the small-corpus
 # literature (Multi30k), `small` suits tens of thousands of pairs on a CPU.
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_transformer.masks import beam_mask
 from keras_transformer.stack import Stack, TransformerLayer
 
 
@@ -62,27 +63,40 @@ class DecoderLayer(TransformerLayer):
         x = self.cross_attention_residual.leave(x, h, training=False)
         return self._feed_forward(x, training=False), self_scores, cross_scores
 
-    def step(self, x, cache, source, cross_attention_mask):
-        """Decode one position at inference; equal to that position of `call`.
+    def prepare_step(self):
+        """Return what every `step` needs of the weights, in the form it needs."""
+        return {
+            "self": self.self_attention.self_projection(),
+            "cross": self.cross_attention.query_projection(),
+        }
+
+    def step(self, x, weights, cache, self_attention_mask, cross_attention_mask):
+        """Decode one position of each beam at inference; equal to that position of `call`.
 
         Args:
-            x: The position, one for each beam: (batch, beams, d_model).
-            cache: Self-attention keys and values of the earlier positions, see
-                MultiHeadAttention.extend.
-            source: Cross-attention keys and values, see MultiHeadAttention.project.
-            cross_attention_mask: bool (batch, 1, source), True = attend.
+            x: The position, (batch * beams, d_model).
+            weights: From `prepare_step`.
+            cache: {"target", "source"}: keys and values of the earlier positions and of the source,
+                see MultiHeadAttention.step_self and step_cross.
+            self_attention_mask: bool (batch, beams, keys), True = attend.
+            cross_attention_mask: bool (batch, beams, source), True = attend.
 
         Returns:
-            Same shape as `x`; and the cache with this position added.
+            Same shape as `x`; the cache with this position added; and the cross-attention weights
+            (batch, heads, beams, source).
         """
         h = self.self_attention_residual.enter(x)
-        cache = self.self_attention.extend(cache, h)
-        h = self.self_attention.attend_to_target(h, cache)
+        h, target = self.self_attention.step_self(
+            h, weights["self"], cache["target"], self_attention_mask
+        )
         x = self.self_attention_residual.leave(x, h, training=False)
         h = self.cross_attention_residual.enter(x)
-        h = self.cross_attention.attend_to_source(h, source, cross_attention_mask)
+        h, scores = self.cross_attention.step_cross(
+            h, weights["cross"], cache["source"], cross_attention_mask
+        )
         x = self.cross_attention_residual.leave(x, h, training=False)
-        return self._feed_forward(x, training=False), cache
+        cache = {"target": target, "source": cache["source"]}
+        return self._feed_forward(x, training=False), cache, scores
 
     def _feed_forward(self, x, training):
         h = self.feed_forward(self.feed_forward_residual.enter(x))
@@ -144,30 +158,69 @@ class Decoder(Stack):
             ops.stack(all_cross_scores, axis=1),
         )
 
-    def project_source(self, encoder_output):
-        """Return each layer's cross-attention keys and values, computed once a sentence."""
-        return [layer.cross_attention.project(encoder_output) for layer in self.layers]
-
-    def empty_cache(self, batch_size, num_beams):
-        """Return each layer's cache before the first position; leaves are (batch, beams, ...)."""
-        return [layer.self_attention.empty_cache(batch_size, num_beams) for layer in self.layers]
-
-    def step(self, x, position, cache, source, cross_attention_mask):
-        """Decode one position at inference; equal to that position of `call`.
+    def start(self, encoder_output, source_mask, num_beams, with_coverage=False):
+        """Return the cache before the first step.
 
         Args:
-            x: Scaled token embeddings, one for each beam: (batch, beams, d_model).
-            position: int32 scalar, 0 for the first.
-            cache: From `empty_cache`, or from the step before.
-            source: From `project_source`.
-            cross_attention_mask: bool (batch, 1, source), True = attend.
+            encoder_output: (batch, source, d_model).
+            source_mask: bool (batch, 1, source), True = attend.
+            num_beams: How many hypotheses of each sentence `step` extends.
+            with_coverage: Whether to sum up where the hypotheses looked, as "coverage".
 
         Returns:
-            Same shape as `x`; and the cache for the next step.
+            A nested structure whose leaves are (batch, ...).
         """
-        x = x + self.positions.vectors(ops.expand_dims(position, 0), x.shape[-1], x.dtype)
-        new_cache = []
-        for layer, layer_cache, layer_source in zip(self.layers, cache, source, strict=True):
-            x, layer_cache = layer.step(x, layer_cache, layer_source, cross_attention_mask)
-            new_cache.append(layer_cache)
-        return self.leave(x), new_cache
+        batch_size, source_length = ops.shape(encoder_output)[:2]
+        layers = [
+            {
+                "target": layer.self_attention.empty_cache(batch_size),
+                "source": layer.cross_attention.project(encoder_output),
+            }
+            for layer in self.layers
+        ]
+        shape = (batch_size, num_beams, source_length)
+        cache = {
+            "layers": layers,
+            "self_attention_mask": ops.zeros((batch_size, num_beams, 0), "bool"),
+            "cross_attention_mask": ops.broadcast_to(source_mask, shape),
+        }
+        if with_coverage:
+            cache["coverage"] = ops.zeros(shape, "float32")
+        return cache
+
+    def prepare_step(self):
+        """Return what every `step` needs of the weights, in the form it needs."""
+        return [layer.prepare_step() for layer in self.layers]
+
+    def step(self, x, parents, position, weights, cache):
+        """Decode one position of each beam at inference; equal to that position of `call`.
+
+        Args:
+            x: Scaled token embeddings, (batch, beams, d_model).
+            parents: int32 (batch, beams): which beam of the step before each beam continues.
+            position: int32 scalar, 0 for the first.
+            weights: From `prepare_step`.
+            cache: From `start`, or from the step before.
+
+        Returns:
+            (batch * beams, d_model); and the cache for the next step.
+        """
+        d_model = x.shape[-1]
+        x = x + self.positions.vectors(ops.expand_dims(position, 0), d_model, x.dtype)
+        x = ops.reshape(x, (-1, d_model))  # one product for all beams of all sentences
+        self_mask = beam_mask(cache["self_attention_mask"], parents)
+        cross_mask = cache["cross_attention_mask"]
+        layers = []
+        for layer, layer_weights, layer_cache in zip(
+            self.layers, weights, cache["layers"], strict=True
+        ):
+            x, layer_cache, scores = layer.step(
+                x, layer_weights, layer_cache, self_mask, cross_mask
+            )
+            layers.append(layer_cache)
+        next_cache = {**cache, "layers": layers, "self_attention_mask": self_mask}
+        if "coverage" in cache:  # of the last layer, the mean of its heads
+            newest = ops.mean(ops.cast(scores, "float32"), axis=1)  # (batch, beams, source)
+            is_parent = ops.one_hot(parents, parents.shape[1], dtype="float32")
+            next_cache["coverage"] = ops.matmul(is_parent, cache["coverage"]) + newest
+        return self.leave(x), next_cache

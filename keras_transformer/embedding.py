@@ -39,6 +39,11 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
         outputs = super().call(inputs, reverse=reverse)
         return outputs if reverse else outputs * self.output_dim**0.5
 
+    def output_kernel(self):
+        """Return the matrix that `reverse` multiplies with, float32 (d_model, vocabulary)."""
+        kernel = ops.transpose(self.embeddings) if self.tie_weights else self.reverse_embeddings
+        return ops.cast(kernel, "float32")
+
     def compute_output_spec(self, inputs, reverse=False):
         """Return the shape, and the dtype, which is float32 for logits under any policy."""
         spec = super().compute_output_spec(inputs, reverse=reverse)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.config import END_ID, EXTRA_TARGET_LENGTH, PAD_ID, START_ID
+from keras_transformer.config import PAD_ID, START_ID
 from keras_transformer.model import build_attention_model
 from keras_transformer.tokenizer import Tokenizer
 from keras_transformer.translator import Translator
@@ -58,8 +58,9 @@ class Inspector:
 
     def references(self, sources: Sequence[str], references: Sequence[str]) -> list[Attention]:
         """Return the attention for given translations, as in training (teacher forcing)."""
-        most = self.translator.max_length + EXTRA_TARGET_LENGTH
-        labels, _ = self.translator.tokenizer.encode(tf.constant(references), most)
+        labels, _ = self.translator.tokenizer.encode(
+            tf.constant(references), self.translator.max_target_length
+        )
         return self._inspect(sources, labels)
 
     def translations(self, sources: Sequence[str]) -> list[Attention]:
@@ -75,10 +76,11 @@ class Inspector:
         """
         translator = self.translator
         source_ids, _ = translator.source_tokenizer.encode(
-            tf.constant(sources), translator.max_length
+            tf.constant(sources), translator.max_source_length
         )
-        starts = tf.fill([len(sources), 1], START_ID)
-        target_ids = tf.concat([starts, tf.where(labels == END_ID, PAD_ID, labels)[:, :-1]], axis=1)
+        # One step behind the labels. Behind a shorter target stands its end token, which no token
+        # before it can see.
+        target_ids = tf.pad(labels, [[0, 0], [1, 0]], constant_values=START_ID)[:, :-1]
         scores = self._scores(source_ids, target_ids)
         source_pieces = _pieces(translator.source_tokenizer, source_ids)
         input_pieces = _pieces(translator.tokenizer, target_ids)
@@ -93,7 +95,7 @@ class Inspector:
             found.append(
                 Attention(
                     source,
-                    input_pieces[i],
+                    input_pieces[i][:t],
                     target,
                     texts[i].decode(errors="replace"),
                     encoder[i, :, :, :s, :s],

@@ -33,6 +33,23 @@ def target_attention_mask(target_ids):
     return _without_empty_rows(ops.logical_and(real, causal_mask(ops.shape(target_ids)[1])))
 
 
+def beam_mask(earlier, parents):
+    """Return what the newest position of each beam may see, of all positions of its sentence.
+
+    Args:
+        earlier: What this gave at the step before, bool (batch, beams, keys); no keys at first.
+        parents: int32 (batch, beams): which beam of the step before each beam continues.
+
+    Returns:
+        bool (batch, beams, keys + beams): what the parent saw, and the beam's own newest position.
+    """
+    num_beams = parents.shape[1]
+    is_parent = ops.one_hot(parents, num_beams, dtype="float32")  # (batch, beams, beams)
+    inherited = ops.matmul(is_parent, ops.cast(earlier, "float32")) > 0
+    own = ops.logical_or(ops.zeros_like(is_parent, "bool"), ops.eye(num_beams, dtype="bool"))
+    return ops.concatenate([inherited, own], axis=2)
+
+
 def _without_empty_rows(mask):
     """Let the rows of `mask` (batch, query, key) that allow no key see the first one."""
     is_first = ops.expand_dims(ops.arange(ops.shape(mask)[-1]) == 0, (0, 1))

@@ -84,7 +84,7 @@ def build_attention_model(model: keras.Model) -> keras.Model:
         (batch, layers, heads, target, source). It computes inference, whatever `training` says.
         A padded query's row has no meaning; a padded key's column is 0.
     """
-    parts = _Parts(model)
+    parts = Parts(model)
     inputs = {name: model.input[name] for name in ("source_ids", "target_ids")}
     source_mask = parts.source_mask(inputs["source_ids"])
     encoder_output, encoder_scores = _WithScores(parts.encoder, name="encoder_with_scores")(
@@ -119,54 +119,67 @@ class _WithScores(keras.layers.Layer):
 
 
 class StepDecoder:
-    """The same function as the model, one target position at a time: `start`, then `step`s.
+    """The same function as the model, one target position at a time.
 
     Args:
         model: From `build_transformer`; its layers are used, not copied.
     """
 
     def __init__(self, model: keras.Model):
-        self._parts = _Parts(model)
+        self._parts = Parts(model)
 
-    def start(self, source_ids, num_beams=1):
+    def start(self, source_ids, num_beams=1, with_coverage=False):
         """Encode the source.
 
         Args:
             source_ids: int32 (batch, source).
-            num_beams: How many hypotheses of each sentence `step` will extend.
+            num_beams: How many hypotheses of each sentence each step extends.
+            with_coverage: Whether the cache keeps what `log_coverage` needs.
 
         Returns:
-            What stays the same for all steps; and the cache before the first step, a nested
-            structure whose leaves are (batch, beams, ...).
+            `step`, a function from
+                ids, the newest token of each hypothesis, int32 (batch, beams),
+                parents, which hypothesis of the step before each continues, int32 (batch, beams),
+                position, int32 scalar, 0 for the start token, and
+                the cache of the step before
+            to logits float32 (batch, beams, vocabulary) and the cache for the next step; and the
+            cache before the first step, a nested structure whose leaves are (batch, ...).
         """
         parts = self._parts
         mask = source_attention_mask(source_ids)
         encoder_output = parts.encoder(
             parts.source_embedding(source_ids), attention_mask=mask, training=False
         )
-        source = {"layers": parts.decoder.project_source(encoder_output), "mask": mask}
-        return source, parts.decoder.empty_cache(ops.shape(source_ids)[0], num_beams)
+        # Once a search, not once a step.
+        weights = parts.decoder.prepare_step()
+        output_kernel = parts.target_embedding.output_kernel()
 
-    def step(self, ids, position, cache, source):
-        """Score the next token of each hypothesis.
+        def step(ids, parents, position, cache):
+            x, cache = parts.decoder.step(
+                parts.target_embedding(ids), parents, position, weights, cache
+            )
+            logits = ops.matmul(ops.cast(x, "float32"), output_kernel)
+            return ops.reshape(logits, (-1, num_beams, logits.shape[-1])), cache
+
+        return step, parts.decoder.start(encoder_output, mask, num_beams, with_coverage)
+
+    @staticmethod
+    def log_coverage(cache):
+        """Return how well each hypothesis has looked at its source (Wu et al. 2016, equation 14).
+
+        Attention is that of the last layer, the mean of its heads.
 
         Args:
-            ids: The newest token of each, int32 (batch, beams).
-            position: int32 scalar, 0 for the start token.
-            cache: From `start` or from the step before.
-            source: From `start`.
+            cache: Of a search started `with_coverage`.
 
         Returns:
-            Logits float32 (batch, beams, vocabulary); and the cache for the next step.
+            float32 (batch, beams): the sum over source tokens of log(min(attention, 1)), 0 at most.
         """
-        parts = self._parts
-        x, cache = parts.decoder.step(
-            parts.target_embedding(ids), position, cache, source["layers"], source["mask"]
-        )
-        return parts.target_embedding(x, reverse=True), cache
+        logs = ops.log(ops.clip(cache["coverage"], 1e-9, 1.0))
+        return ops.sum(ops.where(cache["cross_attention_mask"], logs, 0.0), axis=-1)
 
 
-class _Parts:
+class Parts:
     """The layers of a built model, by what they are."""
 
     def __init__(self, model: keras.Model):

@@ -27,6 +27,7 @@ class Tokenizer(tf.Module):
 
     def __init__(self, model: bytes):
         super().__init__(name="tokenizer")
+        self.model = model
         # The op keeps its resource under its name: two of one name in a process, or in one
         # SavedModel, would share the vocabulary of the first.
         name = f"sentencepiece_{hashlib.sha256(model).hexdigest()[:16]}"
@@ -34,11 +35,12 @@ class Tokenizer(tf.Module):
             self._sentencepiece = tf_text.SentencepieceTokenizer(
                 model=model, out_type=tf.int32, name=name
             )
-            pieces = self.pieces(tf.constant(sorted(SPECIAL_PIECES), tf.int32)).numpy()
+            self.vocab_size = int(self._sentencepiece.vocab_size().numpy())
+            # A table in the graph, since it needs no op that a server might lack.
+            self._pieces = self._sentencepiece.id_to_string(tf.range(self.vocab_size))
         except tf.errors.OpError:
             raise ValueError(f"model is no SentencePiece model ({len(model)} bytes)") from None
-        self.vocab_size = int(self._sentencepiece.vocab_size().numpy())
-        found = [piece.decode() for piece in pieces]
+        found = [piece.decode() for piece in self._pieces[: len(SPECIAL_PIECES)].numpy()]
         if found != list(SPECIAL_PIECES.values()):
             raise ValueError(
                 f"model must have the pieces {list(SPECIAL_PIECES.values())} at ids 0 to 3, "
@@ -97,4 +99,4 @@ class Tokenizer(tf.Module):
 
     def pieces(self, ids: tf.Tensor) -> tf.Tensor:
         """Return the piece of each id, string of the same shape; " " is shown as U+2581."""
-        return self._sentencepiece.id_to_string(ids)
+        return tf.gather(self._pieces, ids)

@@ -59,3 +59,32 @@ def tiny_model(tiny_config):
         return models[key]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory):
+    """A run directory with random weights."""
+    from exporting import write_run
+
+    return write_run(tmp_path_factory.mktemp("runs") / "demo")
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory):
+    """The folder that `run` is exported to."""
+    return tmp_path_factory.mktemp("export") / "models"
+
+
+@pytest.fixture(scope="session")
+def command(run, models):
+    """The export of `run`, by the command: exit status, stdout and stderr."""
+    from exporting import run_main
+
+    return run_main(run, "--output", models)
+
+
+@pytest.fixture(scope="session")
+def exported(command, models):
+    """The folder of the exported version."""
+    assert command.status == 0, command.err
+    return models / "demo/1"

@@ -20,7 +20,13 @@ PACKAGES = {
 }
 # Computation is written with keras.ops; these are the ways between text and tensors, and the
 # one loop that keras.ops can't express (see there).
-MAY_IMPORT_TENSORFLOW = {"tokenizer.py", "translator.py", "inspection.py"}
+MAY_IMPORT_TENSORFLOW = {
+    "exported.py",
+    "inspection.py",
+    "segmentation.py",
+    "tokenizer.py",
+    "translator.py",
+}
 MAY_IMPORT_TENSORFLOW_IN_A_FUNCTION = {"decoding.py"}
 PRIVATE = ("keras.src", "tensorflow.python", "tensorflow.core", "tensorboard.compat")
 
@@ -168,7 +174,7 @@ def test_the_layers_stand_on_each_other_in_the_order_of_the_paper():
         "feed_forward.py": [],
         "stack.py": ["attention.py", "embedding.py", "feed_forward.py"],
         "encoder.py": ["stack.py"],
-        "decoder.py": ["stack.py"],
+        "decoder.py": ["masks.py", "stack.py"],
         "decoding.py": ["config.py"],  # knows no layer
         "tokenizer.py": ["config.py"],
     }
@@ -181,3 +187,16 @@ def test_the_configuration_needs_neither_keras_nor_tensorflow():
     for path in ("keras_transformer/config.py", "training/config.py", "training/corpus.py"):
         packages = {imported.package for imported in imports_of(PROJECT / path)}
         assert packages.isdisjoint({"keras", "tensorflow", "tensorflow_text"}), path
+
+
+def test_the_client_needs_neither_keras_nor_tensorflow():
+    files = [
+        *files_of("export/client"),
+        PROJECT / "export/protos.py",
+        PROJECT / "export/__init__.py",
+    ]
+    for file in files:
+        packages = {imported.package for imported in imports_of(file)}
+        assert packages.isdisjoint({"keras", "tensorflow", "tensorflow_text"}), file
+    needed = {path for file in files for path in project_imports(file)}
+    assert needed <= set(files)

@@ -128,29 +128,34 @@ def test_projection_gives_keys_and_values_by_head():
         np.testing.assert_allclose(values(projected[name]), expected, atol=1e-5)
 
 
-def test_the_cache_starts_empty_and_grows_by_one_position():
+@pytest.mark.parametrize("beams", [1, 3])
+def test_the_cache_starts_empty_and_grows_by_one_position_of_each_beam(beams):
     layer = make_attention()
-    cache = layer.empty_cache(2, 3)
+    cache = layer.empty_cache(2)
     assert set(cache) == {"key", "value"}
     for length in range(3):
         for leaf in cache.values():
-            assert tuple(leaf.shape) == (2, 3, HEADS, length, KEY_DIM)
-        cache = layer.extend(cache, draw(2, 3, D_MODEL))
+            assert tuple(leaf.shape) == (2, HEADS, length * beams, KEY_DIM)
+        mask = np.ones((2, beams, (length + 1) * beams), bool)
+        x = draw(2 * beams, D_MODEL)
+        _, cache = layer.step_self(x, layer.self_projection(), cache, mask)
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-def test_cached_self_attention_equals_causal_attention(beams):
+def test_steps_of_self_attention_equal_causal_attention(beams):
     layer = make_attention()
     length = 4
     x = draw(2, beams, length, D_MODEL)
     causal = np.tril(np.ones((1, length, length), bool))
     flat = x.reshape(2 * beams, length, D_MODEL)
     whole = values(layer(flat, flat, attention_mask=causal)).reshape(x.shape)
-    cache = layer.empty_cache(2, beams)
+    cache, projection = layer.empty_cache(2), layer.self_projection()
     for position in range(length):
-        cache = layer.extend(cache, x[:, :, position])
-        step = layer.attend_to_target(x[:, :, position], cache)
-        np.testing.assert_allclose(values(step), whole[:, :, position], atol=1e-5)
+        own = np.tile(np.eye(beams, dtype=bool), (2, 1, position + 1))  # each beam its own only
+        newest = x[:, :, position].reshape(2 * beams, D_MODEL)
+        step, cache = layer.step_self(newest, projection, cache, own)
+        step = values(step).reshape(2, beams, D_MODEL)
+        np.testing.assert_allclose(step, whole[:, :, position], atol=1e-5)
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -158,9 +163,12 @@ def test_attention_to_a_projected_source_equals_cross_attention(beams):
     layer = make_attention()
     x, source = draw(2, beams, D_MODEL), draw(2, 5, D_MODEL)
     mask = np.array([[[1, 1, 1, 0, 0]], [[1, 0, 0, 0, 0]]], dtype=bool)
-    whole = layer(x, source, attention_mask=np.repeat(mask, beams, axis=1))
-    step = layer.attend_to_source(x, layer.project(source), mask)
-    np.testing.assert_allclose(values(step), values(whole), atol=1e-5)
+    mask = np.repeat(mask, beams, axis=1)
+    whole, scores = layer.call_with_scores(x, source, mask)
+    flat = x.reshape(2 * beams, D_MODEL)
+    step, weights = layer.step_cross(flat, layer.query_projection(), layer.project(source), mask)
+    np.testing.assert_allclose(values(step), values(whole).reshape(flat.shape), atol=1e-5)
+    np.testing.assert_allclose(values(weights), values(scores), atol=1e-6)
 
 
 def test_attention_survives_its_config():

@@ -15,6 +15,7 @@ from test_translator import SENTENCES, train_tokenizer
 
 from attention_viewer.metadata import MEASURES, from_content
 from keras_transformer import ModelConfig, Translator, build_transformer
+from keras_transformer.config import DecodingConfig
 from keras_transformer.tokenizer import Tokenizer
 from training import callbacks
 from training.callbacks import (
@@ -294,7 +295,8 @@ def tokenizer():
 def translator(tokenizer):
     sizes = {"num_encoder_layers": 1, "num_decoder_layers": 2, "d_model": 8, "num_heads": 2}
     model = build_transformer(ModelConfig(tokenizer.vocab_size, d_ff=8, dropout=0.1, **sizes))
-    return Translator(compile_model(model), tokenizer, max_length=40, beam_size=1)
+    decoding = DecodingConfig(beam_size=1)
+    return Translator(compile_model(model), tokenizer, max_length=40, decoding=decoding)
 
 
 PROBES = [Probe("你好。", "Hello."), Probe("我喜欢茶。", "I like tea.")]

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 from test_export import write_run
 
+from keras_transformer import DecodingConfig
 from keras_transformer.__main__ import main
 from keras_transformer.translator import Translator
 
@@ -96,7 +97,7 @@ def test_a_fresh_process_translates_the_lines_of_stdin(run, translated):
 
 
 def test_the_beam_size_of_a_run_can_be_chosen(run):
-    want = Translator.from_run(run, beam_size=1)(TEXTS[:2])
+    want = Translator.from_run(run, DecodingConfig(beam_size=1))(TEXTS[:2])
     assert run_main(run, "--beam-size", 1, *TEXTS[:2]).out.splitlines() == [
         " ".join(text.splitlines()) for text in want
     ]
@@ -168,7 +169,7 @@ def test_a_run_that_is_not_whole_is_exit_2(run, tmp_path):
     assert command.status == 2
     assert "tokenizer.model: no such file" in command.err
     assert run_main(run, "--beam-size", 0, "text").err == (
-        "error: beam_size must be at least 1, received 0\n"
+        "error: beam_size must be a positive integer, received 0\n"
     )
 
 

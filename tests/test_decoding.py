@@ -14,7 +14,13 @@ import pytest
 from keras import ops
 
 from keras_transformer.config import END_ID, PAD_ID, START_ID
-from keras_transformer.decoding import Hypotheses, beam_search, greedy_search, length_penalty
+from keras_transformer.decoding import (
+    Hypotheses,
+    beam_search,
+    greedy_search,
+    length_penalty,
+    sample,
+)
 from keras_transformer.model import StepDecoder
 
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
@@ -34,12 +40,14 @@ def make_table_step(table=TABLE):
     """Return a step whose logits depend on sentence, tokens and positions so far; and its calls."""
     calls = []
 
-    def step(ids, position, cache):
-        calls.append(1)
-        state = next_state(cache["state"], ids, position)
+    def step(ids, parents, position, cache):
+        calls.append(int(ids.shape[0]) if ids.shape[0] is not None else None)
+        state = ops.take_along_axis(cache["state"], parents, axis=1)
+        state = next_state(state, ids, position)
         logits = ops.take(ops.convert_to_tensor(table), state, axis=0)
         # What a model's cache does: a dimension that starts empty and grows.
-        history = ops.concatenate([cache["history"], ops.expand_dims(ids, 2)], axis=2)
+        newest = ops.ones_like(ops.expand_dims(ids, 2))
+        history = ops.concatenate([cache["history"], newest], axis=2)
         return logits, {"state": state, "history": history}
 
     return step, calls
@@ -54,15 +62,18 @@ def start_cache(keys, num_beams=1):
     }
 
 
-def table_greedy(keys, limits, alpha=0.6, table=TABLE):
+def table_greedy(keys, limits, alpha=0.6, table=TABLE, no_repeat_ngram=0):
     limits = ops.convert_to_tensor(np.array(limits, "int32"))
-    return to_numpy(greedy_search(make_table_step(table)[0], start_cache(keys), limits, alpha))
+    cache, step = start_cache(keys), make_table_step(table)[0]
+    return to_numpy(greedy_search(step, cache, limits, alpha, no_repeat_ngram))
 
 
-def table_beam(keys, limits, beam_size, alpha=0.6, table=TABLE):
+def table_beam(keys, limits, beam_size, alpha=0.6, table=TABLE, **options):
+    """Return all `beam_size` hypotheses, unless `num_best` says otherwise."""
     limits = ops.convert_to_tensor(np.array(limits, "int32"))
-    cache = start_cache(keys, beam_size)
-    return to_numpy(beam_search(make_table_step(table)[0], cache, limits, beam_size, alpha))
+    cache, step = start_cache(keys, beam_size), make_table_step(table)[0]
+    options = {"num_best": beam_size, **options}
+    return to_numpy(beam_search(step, cache, limits, beam_size, alpha, **options))
 
 
 def to_numpy(hypotheses):
@@ -117,7 +128,7 @@ def exhaustive_search(key, limit, alpha):
     return sorted(scored, reverse=True)
 
 
-def plain_beam_search(key, limit, beam_size, alpha):
+def plain_beam_search(key, limit, beam_size, alpha, num_best):
     """Return (score, tokens) of beam search, written for one sentence over Python lists."""
     beam, ended = [(0.0, ())], []
     for length in range(1, limit + 1):
@@ -133,9 +144,11 @@ def plain_beam_search(key, limit, beam_size, alpha):
                 ended.append((log_prob / penalty(length, alpha), tokens))
         beam = [(log_prob, tokens) for log_prob, tokens in candidates if tokens[-1] != END_ID]
         beam = beam[:beam_size]
-        if len(ended) >= beam_size:
+        ended = sorted(ended, reverse=True)[:num_best]
+        best_possible = beam[0][0] / penalty(limit, alpha) if beam else -np.inf
+        if len(ended) == num_best and (beam_size == 1 or ended[-1][0] >= best_possible):
             break
-    return sorted(ended, reverse=True)[:beam_size]
+    return ended
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
@@ -170,13 +183,15 @@ def test_the_length_penalty_decides_between_short_and_long():
     assert mean_lengths[0] < mean_lengths[1]
 
 
+@pytest.mark.parametrize("num_best", [1, None])
 @pytest.mark.parametrize(("beam_size", "alpha"), [(1, 0.6), (2, 0.0), (3, 0.6), (4, 2.0)])
-def test_beam_search_equals_a_plain_one_over_python_lists(beam_size, alpha):
+def test_beam_search_equals_a_plain_one_over_python_lists(beam_size, alpha, num_best):
     keys = np.random.randint(0, STATES, 25)
     limits = np.random.randint(2, 8, 25)
-    found = table_beam(keys, limits, beam_size, alpha)
+    num_best = num_best or beam_size
+    found = table_beam(keys, limits, beam_size, alpha, num_best=num_best)
     for i in range(25):
-        expected = plain_beam_search(int(keys[i]), int(limits[i]), beam_size, alpha)
+        expected = plain_beam_search(int(keys[i]), int(limits[i]), beam_size, alpha, num_best)
         assert as_tuples(found, i)[: len(expected)] == [tokens for _, tokens in expected]
         scores = [score for score, _ in expected]
         np.testing.assert_allclose(found.scores[i, : len(expected)], scores, rtol=1e-5)
@@ -300,8 +315,8 @@ def test_nothing_is_longer_than_its_limit():
         assert (found.lengths[:, 0] == limits).any()
 
 
-def count_steps(search, keys, limits, beam_size, table):
-    """Return how often a search run eagerly calls its step."""
+def batch_sizes(search, keys, limits, beam_size, table):
+    """Return the number of sentences in each step of a search that runs eagerly."""
     step, calls = make_table_step(table)
     options = {} if search is greedy_search else {"beam_size": beam_size}
     search(
@@ -310,20 +325,152 @@ def count_steps(search, keys, limits, beam_size, table):
         ops.convert_to_tensor(np.array(limits, "int32")),
         **options,
     )
-    return len(calls)
+    return calls
 
 
 def test_the_search_stops_when_all_sentences_have_ended():
     eager = endless(end_logit=30.0)
-    assert count_steps(greedy_search, [1, 2, 3], [50, 50, 50], 1, eager) == 1
-    assert count_steps(beam_search, [1, 2, 3], [50, 50, 50], 1, eager) == 1
-    # The first step ends one of three hypotheses, the second each of the others.
-    assert count_steps(beam_search, [1, 2, 3], [50, 50, 50], 3, eager) == 2
+    assert batch_sizes(greedy_search, [1, 2, 3], [50, 50, 50], 1, eager) == [3]
+    for beam_size in (1, 3):
+        assert batch_sizes(beam_search, [1, 2, 3], [50, 50, 50], beam_size, eager) == [3]
+
+
+def test_the_search_goes_on_until_nothing_better_can_come():
+    # Ending at once has the probability 0.4, and going on another 0.4 that is certain to end.
+    table = np.full((STATES, VOCABULARY), -30.0, "float32")
+    table[:, END_ID] = 30.0
+    table[next_state(3, START_ID, 0)] = np.log([1e-9, 0.2, 1e-9, 0.4, 0.4 - 1e-6, 1e-9])
+    assert batch_sizes(beam_search, [3], [50], 2, table) == [1, 1]
+    for alpha, length in ((0.0, 1), (0.6, 2)):  # with a penalty, the longer one is better
+        found = table_beam([3], [50], 2, alpha, table, num_best=1)
+        assert found.lengths.tolist() == [[length]]
 
 
 def test_the_search_goes_on_while_any_sentence_has_not_ended():
     for search, beam_size in ((greedy_search, 1), (beam_search, 3)):
-        assert count_steps(search, [1, 2, 3], [2, 13, 5], beam_size, endless()) == 13
+        sizes = batch_sizes(search, [1, 2, 3], [2, 13, 5], beam_size, endless())
+        assert len(sizes) == 13
+
+
+@pytest.mark.skipif(not ON_TENSORFLOW, reason="only on TensorFlow the batch shrinks")
+def test_sentences_leave_the_batch_when_half_of_it_is_done():
+    limits = [9, 1, 3, 2, 1, 5]
+    for search, beam_size in ((greedy_search, 1), (beam_search, 3)):
+        sizes = batch_sizes(search, [1, 2, 3, 4, 5, 6], limits, beam_size, endless())
+        assert sizes == [6, 6, 3, 3, 3, 1, 1, 1, 1]
+
+
+def repeats(tokens, size):
+    """Return whether any `size` tokens in a row stand twice in `tokens`."""
+    ngrams = [tokens[i : i + size] for i in range(len(tokens) - size + 1)]
+    return len(set(ngrams)) < len(ngrams)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("beam_size", [None, 3])
+def test_no_ngram_is_repeated_where_that_is_forbidden(beam_size, size):
+    keys, limits = np.random.randint(0, STATES, 30), np.full(30, 20)
+    if size == 1:
+        limits[:] = 4  # there are but three tokens that don't end it
+
+    def search(no_repeat_ngram):
+        options = {"table": endless(-5.0), "no_repeat_ngram": no_repeat_ngram}
+        if beam_size is None:
+            return table_greedy(keys, limits, **options)
+        return table_beam(keys, limits, beam_size, **options)
+
+    free, bound = search(0), search(size)
+    assert any(repeats(as_tuples(free, i)[0], size) for i in range(30))
+    for i in range(30):
+        assert not any(repeats(tokens, size) for tokens in as_tuples(bound, i))
+    # The scores are still the model's own probabilities.
+    for i, key in enumerate(keys):
+        tokens = as_tuples(bound, i)[0]
+        expected = sum(table_log_probs(int(key), tokens, endless(-5.0))) / penalty(len(tokens), 0.6)
+        assert bound.scores[i, 0] == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_coverage_penalty_ranks_the_ended_hypotheses():
+    # Both "5, end" and "end" are found; the penalty makes that which was better the worse.
+    table = endless(-5.0)
+    table[next_state(3, START_ID, 0)] = [-30, -30, -30, 5, -30, 4]
+    limits = ops.convert_to_tensor(np.array([2], "int32"))
+
+    def search(coverage_penalty):
+        step, cache = make_table_step(table)[0], start_cache([3], 2)
+        return as_tuples(
+            to_numpy(beam_search(step, cache, limits, 2, coverage_penalty=coverage_penalty)), 0
+        )
+
+    def penalise_the_first_step(cache):
+        is_first = ops.cast(ops.equal(ops.shape(cache["history"])[2], 1), "float32")
+        return -100.0 * is_first * ops.ones_like(ops.cast(cache["state"], "float32"))
+
+    assert search(None) == [(END_ID,)]
+    assert search(penalise_the_first_step) == [(5, END_ID)]
+
+
+def table_sample(keys, limits, seeds, temperature=1.0, top_k=0, top_p=1.0, table=TABLE):
+    def fill(value, dtype):
+        return ops.convert_to_tensor(np.full(len(keys), value, dtype))
+
+    return to_numpy(
+        sample(
+            make_table_step(table)[0],
+            start_cache(keys),
+            ops.convert_to_tensor(np.array(limits, "int32")),
+            ops.convert_to_tensor(np.array(seeds, "int32")),
+            fill(temperature, "float32"),
+            fill(top_k, "int32"),
+            fill(top_p, "float32"),
+        )
+    )
+
+
+@pytest.mark.parametrize("options", [{"temperature": 0.001}, {"top_k": 1}, {"top_p": 1e-6}])
+def test_sampling_with_nothing_left_to_choose_is_greedy_search(options):
+    keys = np.random.randint(0, STATES, 50)
+    greedy = table_greedy(keys, [8] * 50)
+    found = table_sample(keys, [8] * 50, range(50), **options)
+    np.testing.assert_array_equal(found.ids, greedy.ids)
+    np.testing.assert_allclose(found.scores, greedy.scores, rtol=1e-4)
+
+
+def first_tokens(count=4000, **options):
+    """Return how often each token came first, over `count` seeds of one sentence."""
+    found = table_sample([7] * count, [2] * count, range(count), **options)
+    return np.bincount(found.ids[:, 0, 0], minlength=VOCABULARY) / count
+
+
+def test_tokens_are_drawn_with_the_probabilities_of_the_model():
+    logits = TABLE[next_state(7, START_ID, 0)][1:]
+    for temperature in (1.0, 2.0):
+        probs = np.exp(log_softmax(logits / temperature))
+        frequencies = first_tokens(temperature=temperature)
+        assert frequencies[PAD_ID] == 0
+        np.testing.assert_allclose(frequencies[1:], probs, atol=0.03)
+
+
+def test_top_k_and_top_p_draw_among_the_most_probable():
+    probs = np.exp(log_softmax(TABLE[next_state(7, START_ID, 0)][1:]))
+    order = np.argsort(-probs)
+    for top in (1, 2, 3):
+        kept = order[:top]
+        expected = np.zeros(VOCABULARY)
+        expected[kept + 1] = probs[kept] / probs[kept].sum()
+        np.testing.assert_allclose(first_tokens(top_k=top), expected, atol=0.03)
+        top_p = float(probs[kept].sum()) - 1e-4
+        np.testing.assert_allclose(first_tokens(top_p=top_p), expected, atol=0.03)
+
+
+def test_a_sample_depends_on_its_seed_and_not_on_its_batch():
+    keys, limits, seeds = np.full(40, 7), np.full(40, 12), np.arange(40)
+    together = table_sample(keys, limits, seeds)
+    backwards = table_sample(keys, limits, seeds[::-1])
+    for i in range(40):
+        assert as_tuples(together, i) == as_tuples(backwards, 39 - i)
+    assert as_tuples(table_sample([7], [12], [5]), 0) == as_tuples(together, 5)
+    assert len({as_tuples(together, i)[0] for i in range(40)}) > 10
 
 
 @pytest.mark.parametrize("beam_size", [None, 1, 4])
@@ -395,35 +542,33 @@ def padded(sources, extra=0):
 
 def search_with_cache(model, source_ids, limits, beam_size, greedy=False):
     """Return the hypotheses of the incremental decoder; `greedy` needs a beam of one."""
-    decoder = StepDecoder(model)
-    source, cache = decoder.start(ops.convert_to_tensor(source_ids), beam_size)
-
-    def step(ids, position, cache):
-        return decoder.step(ids, position, cache, source)
-
+    step, cache = StepDecoder(model).start(ops.convert_to_tensor(source_ids), beam_size)
     limits = ops.convert_to_tensor(np.array(limits, "int32"))
     if greedy:
         return to_numpy(greedy_search(step, cache, limits))
-    return to_numpy(beam_search(step, cache, limits, beam_size))
+    return to_numpy(beam_search(step, cache, limits, beam_size, num_best=beam_size))
 
 
 def search_without_cache(model, source_ids, limits, beam_size, greedy=False):
     """Return the same, running the whole model again on all tokens for each new one."""
-    batch_size, source_length = source_ids.shape
-    sources = ops.convert_to_tensor(np.repeat(source_ids, beam_size, axis=0))
 
-    def step(ids, position, cache):
-        history = ops.concatenate([cache, ops.expand_dims(ids, 2)], axis=2)
-        length = history.shape[2]
-        target_ids = ops.reshape(history, (batch_size * beam_size, length))
+    def step(ids, parents, position, cache):
+        history = ops.take_along_axis(cache["history"], ops.expand_dims(parents, 2), axis=1)
+        history = ops.concatenate([history, ops.expand_dims(ids, 2)], axis=2)
+        target_ids = ops.reshape(history, (-1, history.shape[2]))
+        sources = ops.repeat(cache["source"], beam_size, axis=0)
         logits = model({"source_ids": sources, "target_ids": target_ids})[:, -1]
-        return ops.reshape(logits, (batch_size, beam_size, -1)), history
+        logits = ops.reshape(logits, (-1, beam_size, logits.shape[-1]))
+        return logits, {**cache, "history": history}
 
-    cache = ops.zeros((batch_size, beam_size, 0), "int32")
+    cache = {
+        "source": ops.convert_to_tensor(source_ids),
+        "history": ops.zeros((len(source_ids), beam_size, 0), "int32"),
+    }
     limits = ops.convert_to_tensor(np.array(limits, "int32"))
     if greedy:
         return to_numpy(greedy_search(step, cache, limits))
-    return to_numpy(beam_search(step, cache, limits, beam_size))
+    return to_numpy(beam_search(step, cache, limits, beam_size, num_best=beam_size))
 
 
 def assert_same(found, expected):
@@ -482,14 +627,10 @@ def test_a_graph_of_any_sizes_computes_what_eager_execution_does(batch, beam_siz
     decoder = StepDecoder(tiny_model())
 
     def search(source_ids, limits):
-        source, cache = decoder.start(source_ids, beam_size or 1)
-
-        def step(ids, position, cache):
-            return decoder.step(ids, position, cache, source)
-
+        step, cache = decoder.start(source_ids, beam_size or 1)
         if beam_size is None:
             return greedy_search(step, cache, limits)
-        return beam_search(step, cache, limits, beam_size)
+        return beam_search(step, cache, limits, beam_size, num_best=beam_size)
 
     in_graph = tf.function(
         search,

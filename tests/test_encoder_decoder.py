@@ -147,11 +147,12 @@ def test_decoder_steps_equal_the_positions_of_the_whole(pre_norm, beams):
         np.repeat(SOURCE_MASK, beams, axis=0),
     )
     whole = values(whole).reshape(x.shape)
-    source = decoder.project_source(SOURCE_VECTORS)
-    cache = decoder.empty_cache(BATCH, beams)
+    cache, weights = decoder.start(SOURCE_VECTORS, SOURCE_MASK, beams), decoder.prepare_step()
+    each_its_own = np.tile(np.arange(beams, dtype="int32"), (BATCH, 1))
     for position in range(TARGET):
-        y, cache = decoder.step(x[:, :, position], position, cache, source, SOURCE_MASK)
-        np.testing.assert_allclose(values(y), whole[:, :, position], atol=1e-5)
+        y, cache = decoder.step(x[:, :, position], each_its_own, position, weights, cache)
+        y = values(y).reshape(BATCH, beams, D_MODEL)
+        np.testing.assert_allclose(y, whole[:, :, position], atol=1e-5)
 
 
 @ALL

@@ -95,7 +95,7 @@ def translator(monkeypatch, answers):
 
         return translate
 
-    monkeypatch.setattr("keras_transformer.translator.load_translator", load)
+    monkeypatch.setattr("keras_transformer.exported.load_translator", load)
     return asked
 
 

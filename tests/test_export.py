@@ -4,8 +4,6 @@ One tiny run with random weights is exported once, by the command, and most test
 """
 
 import contextlib
-import dataclasses
-import io
 import json
 import re
 import shutil
@@ -13,43 +11,22 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_text as tf_text
+from exporting import CHINESE, ENGLISH, run_main, write_run
 
 from export.__main__ import ExportError, _verify, main
 from export.signatures import save
-from export.verify import VerificationError, check_graph, check_translations
-from keras_transformer import ModelConfig, build_transformer
-from keras_transformer.config import END_ID
+from export.verify import VerificationError, allowed_ops, check_graph, check_translations
+from export.versions import versions_of
+from keras_transformer import DecodingConfig
 from keras_transformer.tokenizer import Tokenizer
 from keras_transformer.translator import Translator
-from training.config import TrainingConfig
 from training.vocabulary import train_vocabulary
 
-CHINESE = """
-你好。 你好吗？ 我很好，谢谢你。 你叫什么名字？ 今天天气很好。 明天会下雨吗？ 我喜欢喝茶。
-他在学校学习中文。 她是我的朋友。 请问，车站在哪里？ 现在几点了？ 这个多少钱？ 太贵了！ 再见。
-""".split()
-ENGLISH = [
-    "Hello.",
-    "How are you?",
-    "I am fine, thank you.",
-    "What is your name?",
-    "The weather is good today.",
-    "Will it rain tomorrow?",
-    "I like to drink tea.",
-    "He studies Chinese at school.",
-    "She is my friend.",
-    "Excuse me, where is the station?",
-    "What time is it now?",
-    "How much is this?",
-    "Too expensive!",
-    "Goodbye.",
-]
 TEXTS = [*CHINESE[:6], "", *ENGLISH[:3], " ", "茶"]
 BLANK = ["", " ", "\t\r\n", "\u3000\u00a0\u2003"]
 ODD = {
@@ -82,73 +59,34 @@ SIGNATURES = {
         "truncated": (tf.bool, 1),
     },
     "n_best": {"translations": (tf.string, 2), "scores": (tf.float32, 2)},
+    "score": {"log_prob": (tf.float32, 1), "num_tokens": (tf.int32, 1)},
+    "attention": {
+        "source_tokens": (tf.string, 2),
+        "target_tokens": (tf.string, 2),
+        "cross_attention": (tf.float32, 5),
+        "translation": (tf.string, 1),
+    },
+    "sample": {"translation": (tf.string, 1), "score": (tf.float32, 1)},
+}
+INPUTS = {
+    "score": {"source": tf.string, "target": tf.string},
+    "sample": {
+        "text": tf.string,
+        "temperature": tf.float32,
+        "top_k": tf.int32,
+        "top_p": tf.float32,
+        "seed": tf.int32,
+    },
 }
 
 
-def write_run(folder, separate_vocabularies=False):
-    """Write a run directory as training does, with random weights that end most sentences soon."""
-    folder.mkdir()
-    vocabularies = {"tokenizer.model": train_vocabulary([*CHINESE, *ENGLISH], 380)}
-    if separate_vocabularies:
-        vocabularies["source_tokenizer.model"] = train_vocabulary(CHINESE, 320)
-    sizes = {name: Tokenizer(model).vocab_size for name, model in vocabularies.items()}
-    for name, model in vocabularies.items():
-        (folder / name).write_bytes(model)
-    config = ModelConfig(
-        vocab_size=sizes["tokenizer.model"],
-        source_vocab_size=sizes.get("source_tokenizer.model"),
-        num_encoder_layers=1,
-        num_decoder_layers=1,
-        d_model=16,
-        num_heads=2,
-        d_ff=24,
-        max_length=24,
-    )
-    model = build_transformer(config)
-    rng = np.random.default_rng(1)
-    for weight in model.trainable_variables:
-        mean = 1.0 if weight.name == "gamma" else 0.0
-        weight.assign(rng.normal(mean, 0.5, weight.shape))
-    # A longer vector for the end token: some translations end at once, others late.
-    embedding = next(w for w in model.trainable_variables if w.shape == (config.vocab_size, 16))
-    longer = np.where(np.arange(config.vocab_size) == END_ID, 1.5, 1.0)
-    embedding.assign(embedding.numpy() * longer[:, np.newaxis])
-    model.save_weights(folder / "model.weights.h5")
-    effective = {"model": config.to_dict(), "training": dataclasses.asdict(TrainingConfig())}
-    (folder / "config.json").write_text(json.dumps(effective))
-    results = {"best_bleu": 0.0, "validation_sources": CHINESE[6:10]}
-    (folder / "results.json").write_text(json.dumps(results), encoding="utf-8")
-    return folder
-
-
-def run_main(*arguments):
-    """Return the exit status, stdout and stderr of the export command, run in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        status = main([str(argument) for argument in arguments])
-    return SimpleNamespace(status=status, out=out.getvalue(), err=err.getvalue())
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return write_run(tmp_path_factory.mktemp("runs") / "demo")
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    return tmp_path_factory.mktemp("export") / "models"
-
-
-@pytest.fixture(scope="module")
-def command(run, models):
-    return run_main(run, "--output", models)
-
-
-@pytest.fixture(scope="module")
-def exported(command, models):
-    """The folder of the exported version."""
-    assert command.status == 0, command.err
-    return models / "demo/1"
+def feed(name, texts):
+    """Return inputs of a signature: the texts, and zeros for what is no string."""
+    inputs = INPUTS.get(name, {"text": tf.string})
+    return {
+        key: tf.constant(texts, tf.string) if dtype == tf.string else tf.zeros(len(texts), dtype)
+        for key, dtype in inputs.items()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +98,7 @@ def translator(run):
 def expected(translator):
     """What Python's translator answers to TEXTS: `n_best`, from which the rest follows."""
     answer = tf.function(translator.n_best)(tf.constant(TEXTS))
+    answer["scores"] = tf.maximum(answer["scores"], tf.float32.min)  # JSON has no infinity
     return {name: value.numpy() for name, value in answer.items()}
 
 
@@ -217,9 +156,12 @@ def test_beam_size_and_length_penalty_are_part_of_the_graph(run, tmp_path):
     batch = tf.constant(TEXTS)
     answer = loaded.signatures["n_best"](text=batch)
     assert answer["translations"].shape == (len(TEXTS), 2)
-    want = tf.function(Translator.from_run(run, beam_size=2, length_penalty=0.0).n_best)(batch)
+    want = tf.function(
+        Translator.from_run(run, DecodingConfig(beam_size=2, length_penalty=0.0)).n_best
+    )(batch)
     np.testing.assert_array_equal(answer["translations"], want["translations"])
-    np.testing.assert_allclose(answer["scores"], want["scores"], rtol=1e-5)
+    scores = np.maximum(want["scores"], tf.float32.min)  # for JSON, which has no infinity
+    np.testing.assert_allclose(answer["scores"], scores, rtol=1e-5)
 
 
 def test_separate_vocabularies_stay_separate(tmp_path):
@@ -257,7 +199,7 @@ def test_the_signatures_are_those_of_the_contract(signatures):
         arguments, keywords = signatures[name].structured_input_signature
         assert arguments == ()
         assert {key: (spec.dtype, spec.shape.as_list()) for key, spec in keywords.items()} == {
-            "text": (tf.string, [None])
+            key: (dtype, [None]) for key, dtype in INPUTS.get(name, {"text": tf.string}).items()
         }
         found = signatures[name].structured_outputs
         assert {key: (spec.dtype, spec.shape.rank) for key, spec in found.items()} == outputs
@@ -266,10 +208,12 @@ def test_the_signatures_are_those_of_the_contract(signatures):
 @pytest.mark.parametrize("batch_size", [0, 1, 3])
 def test_every_output_has_the_batch_in_dimension_0(signatures, batch_size):
     for name, outputs in SIGNATURES.items():
-        answer = signatures[name](text=tf.constant(TEXTS[:batch_size], tf.string))
+        answer = signatures[name](**feed(name, TEXTS[:batch_size]))
         for output, (dtype, rank) in outputs.items():
             assert answer[output].dtype == dtype
-            assert answer[output].shape == ((batch_size, 4) if rank == 2 else (batch_size,))
+            assert answer[output].shape.rank == rank
+            assert answer[output].shape[0] == batch_size
+    assert signatures["n_best"](**feed("n_best", TEXTS))["scores"].shape[1] == 4
 
 
 def test_signatures_answer_as_python_does(signatures, translator, expected):
@@ -314,11 +258,12 @@ def test_a_wrong_rank_is_an_error(exported):
         # In the place of the signatures' inputs: Python's session would check their shape, the
         # server's does not.
         anything = tf.compat.v1.placeholder(tf.string, shape=None)
-        inputs = {f"{name}_text:0": anything for name in SIGNATURES}
+        names = set(SIGNATURES) - set(INPUTS)  # those whose only input is the text
+        inputs = {f"{name}_text:0": anything for name in names}
         meta_graph = tf.compat.v1.saved_model.load(
             session, ["serve"], str(exported), input_map=inputs
         )
-        for name in SIGNATURES:
+        for name in names:
             output = next(iter(meta_graph.signature_def[name].outputs.values())).name
             assert len(session.run(output, {anything: ["a"]})) == 1
             for wrong in ("a", [["a"]], [["a", "b"], ["c", "d"]]):
@@ -513,6 +458,17 @@ def test_a_graph_that_a_server_can_not_run_is_rejected(tmp_path, make, message):
         check_graph(tmp_path / "1")
 
 
+def test_the_list_of_allowed_ops_holds_tensorflow_s_and_sentencepiece_s():
+    allowed = allowed_ops()
+    assert allowed - set(dir(tf.raw_ops)) == {
+        "SentencepieceOp",
+        "SentencepieceTokenizeOp",
+        "SentencepieceDetokenizeOp",
+    }
+    assert {"MatMul", "While", "StatefulPartitionedCall", "VarHandleOp"} <= allowed
+    assert not {op for op in allowed if op.startswith(("PyFunc", "EagerPyFunc", "Xla"))}
+
+
 def test_a_missing_signature_is_found(tmp_path):
     module = WithXla()
     tf.saved_model.save(module, str(tmp_path / "1"), signatures={"other": module.serve})
@@ -530,6 +486,7 @@ def fast(monkeypatch, translator):
     monkeypatch.setattr(
         "export.signatures.save", lambda translator, path: Path(path, "saved_model.pb").touch()
     )
+    monkeypatch.setattr("export.__main__._write_requests", lambda *arguments: None)
     monkeypatch.setattr("export.__main__._verify", lambda folder, texts, translations: None)
 
 
@@ -616,6 +573,41 @@ def test_a_failed_verification_is_exit_1_and_leaves_nothing(run, tmp_path, monke
     assert list((tmp_path / "demo").iterdir()) == []
 
 
+# ---------------------------------------------------------------- beside other versions
+
+
+def test_a_new_version_leaves_the_old_one_alone(run, tmp_path, fast):
+    run_main(run, "--output", tmp_path)
+    old = tmp_path / "demo/1/saved_model.pb"
+    before = old.stat()
+    run_main(run, "--output", tmp_path)
+    assert old.stat() == before
+    assert versions_of(tmp_path / "demo") == [1, 2]
+
+
+def test_keep_removes_old_versions_but_not_those_with_a_label(run, tmp_path, fast):
+    for _ in range(3):
+        run_main(run, "--output", tmp_path)
+    command = run_main(run, "--output", tmp_path, "--keep", 2)
+    assert command.out == f"{tmp_path}/demo/4\n"
+    assert command.err.splitlines()[-1] == f"removed {tmp_path}/demo/2"
+    assert versions_of(tmp_path / "demo") == [1, 3, 4]  # 1 is `stable`
+    run_main(run, "--output", tmp_path, "--keep", 1, "--version", 2)
+    assert versions_of(tmp_path / "demo") == [1, 2, 4]  # and 2 was just written
+
+
+def test_keep_removes_nothing_when_the_export_fails(run, tmp_path, monkeypatch, fast):
+    for _ in range(3):
+        run_main(run, "--output", tmp_path)
+
+    def fail(folder, texts, translations):
+        raise ExportError("it differs")
+
+    monkeypatch.setattr("export.__main__._verify", fail)
+    assert run_main(run, "--output", tmp_path, "--keep", 1).status == 1
+    assert versions_of(tmp_path / "demo") == [1, 2, 3]
+
+
 # ---------------------------------------------------------------- a user's mistakes
 
 
@@ -627,10 +619,16 @@ def test_a_failed_verification_is_exit_1_and_leaves_nothing(run, tmp_path, monke
         ("empty", [], "config.json: no such file; is"),
         ("run", ["--name", "a/b"], "--name .* received 'a/b'"),
         ("run", ["--name", ".."], "--name .* received '..'"),
+        ("run", ["--name", "serving"], "--name serving is the folder of the server's"),
+        ("run", ["--keep", "0"], "--keep must be at least 1, received 0"),
         ("run", ["--version", "0"], "--version .* received 0"),
         ("run", ["--version", "-1"], "--version .* received -1"),
-        ("run", ["--beam-size", "0"], "beam_size must be at least 1, received 0"),
-        ("run", ["--length-penalty", "-1"], "length_penalty must not be negative, received -1"),
+        ("run", ["--beam-size", "0"], "beam_size must be a positive integer, received 0"),
+        (
+            "run",
+            ["--length-penalty", "-1"],
+            "length_penalty must be a number, 0 or more, received -1",
+        ),
         ("run", ["--output", "run/config.json"], "config.json"),
     ],
 )

@@ -6,6 +6,7 @@ import tensorflow as tf
 from test_translator import SENTENCES, train_tokenizer, write_run
 
 from keras_transformer import Translator, build_attention_model
+from keras_transformer.config import DecodingConfig
 from keras_transformer.inspection import Inspector
 
 SOURCES = ["今天天气很好，我喜欢喝茶。", "你好。"]
@@ -15,7 +16,7 @@ REFERENCES = ["Hello", "The weather is good today, I like to drink tea."]
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory):
     run = write_run(tmp_path_factory.mktemp("runs") / "run", {}, train_tokenizer(SENTENCES))
-    return Translator.from_run(run, beam_size=1)
+    return Translator.from_run(run, DecodingConfig(beam_size=1))
 
 
 @pytest.fixture(scope="module")

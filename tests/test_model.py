@@ -236,40 +236,60 @@ def test_steps_with_a_cache_equal_the_whole_at_every_position(
     ids[:, :, 0] = 2
     whole = logits_of(model, np.repeat(SOURCE_IDS, num_beams, 0), ids.reshape(-1, length))
     whole = whole.reshape(2, num_beams, length, 20)
-    decoder = StepDecoder(model)
-    source, cache = decoder.start(SOURCE_IDS, num_beams)
+    step, cache = StepDecoder(model).start(SOURCE_IDS, num_beams)
+    each_its_own = np.tile(np.arange(num_beams, dtype="int32"), (2, 1))
     for position in range(length):
-        logits, cache = decoder.step(ids[:, :, position], position, cache, source)
+        logits, cache = step(ids[:, :, position], each_its_own, position, cache)
         assert keras.backend.standardize_dtype(logits.dtype) == "float32"
         np.testing.assert_allclose(values(logits), whole[:, :, position], atol=1e-5)
 
 
-def test_every_leaf_of_the_cache_is_by_sentence_and_beam(tiny_model):
-    decoder = StepDecoder(tiny_model())
-    source, cache = decoder.start(SOURCE_IDS, num_beams=3)
-    ids = np.array([[2, 5, 6], [7, 8, 9]])
-    _, cache = decoder.step(ids, 0, cache, source)
-    leaves = keras.tree.flatten(cache)
-    assert leaves
-    assert all(tuple(leaf.shape[:2]) == (2, 3) for leaf in leaves)
-    next_ids = np.array([[4, 4, 10], [11, 12, 13]])
-    expected, _ = decoder.step(next_ids, 1, cache, source)
-    order = [2, 0, 0]  # a beam may be dropped, and another continued twice
-    reordered = keras.tree.map_structure(lambda leaf: ops.take(leaf, order, axis=1), cache)
-    logits, _ = decoder.step(next_ids[:, order], 1, reordered, source)
-    np.testing.assert_allclose(values(logits), values(expected)[:, order], atol=1e-5)
+def test_a_beam_sees_what_its_ancestors_saw(tiny_model):
+    model = tiny_model()
+    step, cache = StepDecoder(model).start(SOURCE_IDS, num_beams=3)
+    ids = [np.full((2, 3), 2), [[4, 5, 6], [7, 8, 9]], [[4, 4, 10], [11, 12, 13]], [[4] * 3] * 2]
+    # A beam may be dropped, and another continued twice; differently in each sentence.
+    parents = [[[0, 0, 0]] * 2, [[0, 1, 2]] * 2, [[2, 0, 0], [1, 2, 0]], [[1, 1, 2], [2, 0, 1]]]
+    histories = np.zeros((2, 3, 0), "int32")
+    for position in range(4):
+        newest, chosen = np.array(ids[position]), np.array(parents[position])
+        logits, cache = step(newest, chosen, position, cache)
+        histories = np.take_along_axis(histories, chosen[:, :, np.newaxis], axis=1)
+        histories = np.concatenate([histories, newest[:, :, np.newaxis]], axis=2)
+        whole = logits_of(model, np.repeat(SOURCE_IDS, 3, 0), histories.reshape(6, -1))[:, -1]
+        np.testing.assert_allclose(values(logits), whole.reshape(2, 3, 20), atol=1e-5)
+
+
+def test_every_leaf_of_the_cache_is_by_sentence(tiny_model):
+    step, cache = StepDecoder(tiny_model()).start(SOURCE_IDS, num_beams=3, with_coverage=True)
+    zeros = np.zeros((2, 3), "int32")
+    for position in range(2):
+        assert {leaf.shape[0] for leaf in keras.tree.flatten(cache)} == {2}
+        _, cache = step(zeros, zeros, position, cache)
+
+
+def test_coverage_is_the_log_of_what_the_source_tokens_were_given(tiny_model):
+    model = tiny_model(**SHORT)
+    ids = np.array([[2, 5, 6, 7], [2, 8, 9, 4]])
+    step, cache = StepDecoder(model).start(SOURCE_IDS, 1, with_coverage=True)
+    for position in range(4):
+        _, cache = step(ids[:, position : position + 1], np.zeros((2, 1), "int32"), position, cache)
+    scores = build_attention_model(model)({"source_ids": SOURCE_IDS, "target_ids": ids})["cross"]
+    given = values(scores)[:, -1].mean(axis=1).sum(axis=1)  # last layer, heads, target positions
+    logs = np.log(np.minimum(given, 1.0), where=SOURCE_IDS != 0, out=np.zeros_like(given))
+    coverage = values(StepDecoder.log_coverage(cache))
+    np.testing.assert_allclose(coverage[:, 0], logs.sum(axis=1), atol=1e-5)
+    assert coverage[0] < -1 and coverage[1] == 0  # six tokens for four looks, and two
 
 
 def test_steps_after_an_all_padding_source_equal_the_whole(tiny_model):
     model = tiny_model()
     nothing = np.zeros((2, 3), "int32")
     whole = logits_of(model, nothing, TARGET_IDS)
-    decoder = StepDecoder(model)
-    source, cache = decoder.start(nothing)
+    step, cache = StepDecoder(model).start(nothing)
     for position in range(2):
-        logits, cache = decoder.step(
-            TARGET_IDS[:, position : position + 1], position, cache, source
-        )
+        ids = TARGET_IDS[:, position : position + 1]
+        logits, cache = step(ids, np.zeros((2, 1), "int32"), position, cache)
         np.testing.assert_allclose(values(logits)[:, 0], whole[:, position], atol=1e-5)
 
 
@@ -370,8 +390,8 @@ def test_huge_embeddings_stay_finite_in_mixed_precision(tiny_config, policy, pre
     scale(model.get_layer("embedding").embeddings, 1e3)
     assert np.isfinite(logits_of(model, SOURCE_IDS, TARGET_IDS)).all()
     assert np.isfinite(logits_of(attention_model, SOURCE_IDS, TARGET_IDS)).all()
-    decoder = StepDecoder(model)
-    logits, _ = decoder.step(TARGET_IDS[:, :1], 0, *reversed(decoder.start(SOURCE_IDS)))
+    step, cache = StepDecoder(model).start(SOURCE_IDS)
+    logits, _ = step(TARGET_IDS[:, :1], np.zeros((2, 1), "int32"), 0, cache)
     assert np.isfinite(values(logits)).all()
 
 
@@ -421,10 +441,9 @@ def test_nothing_warns_from_building_to_loading(tiny_config, tmp_path):
             shorter = {name: ids[:, :length] for name, ids in inputs.items()}
             model(shorter)
             attention_model(shorter)
-        decoder = StepDecoder(model)
-        source, cache = decoder.start(SOURCE_IDS, num_beams=2)
+        step, cache = StepDecoder(model).start(SOURCE_IDS, num_beams=2)
         for position in range(2):
-            _, cache = decoder.step(TARGET_IDS[:, :2], position, cache, source)
+            _, cache = step(TARGET_IDS[:, :2], np.zeros((2, 2), "int32"), position, cache)
         model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         model.fit(inputs, TARGET_IDS, verbose=0)
         model.save(tmp_path / "model.keras")

@@ -51,9 +51,9 @@ for path in sorted(folder.glob("*.keras")):
     built = build_transformer(ModelConfig.from_json((folder / f"{name}.json").read_text()))
     built.load_weights(folder / f"{name}.weights.h5")
     outputs[f"{name} weights"] = keras.ops.convert_to_numpy(built(inputs))
-    decoder = StepDecoder(model)
-    source, cache = decoder.start(inputs["source_ids"])
-    logits, _ = decoder.step(inputs["target_ids"][:, :1], 0, cache, source)
+    step, cache = StepDecoder(model).start(inputs["source_ids"])
+    first = inputs["target_ids"][:, :1]
+    logits, _ = step(first, np.zeros_like(first), 0, cache)
     outputs[f"{name} step"] = keras.ops.convert_to_numpy(logits)
     outputs[f"{name} weight_count"] = len(model.weights)
     outputs[f"{name} policy"] = str(model.get_layer("encoder").dtype_policy.name)
@@ -102,9 +102,8 @@ def test_a_fresh_process_computes_the_same_bits(models, read_back, name, way):
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_fresh_process_can_decode_step_by_step(models, read_back, name):
-    decoder = StepDecoder(models[name])
-    source, cache = decoder.start(SOURCE_IDS)
-    logits, _ = decoder.step(TARGET_IDS[:, :1], 0, cache, source)
+    step, cache = StepDecoder(models[name]).start(SOURCE_IDS)
+    logits, _ = step(TARGET_IDS[:, :1], np.zeros_like(TARGET_IDS[:, :1]), 0, cache)
     np.testing.assert_array_equal(read_back[f"{name} step"], values(logits))
 
 

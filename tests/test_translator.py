@@ -10,10 +10,12 @@ import pytest
 import sentencepiece
 import tensorflow as tf
 
-from keras_transformer import ModelConfig, build_transformer
+from keras_transformer import DecodingConfig, ModelConfig, build_transformer
+from keras_transformer.batching import translate_in_batches
 from keras_transformer.config import END_ID, EXTRA_TARGET_LENGTH, PAD_ID, START_ID, UNKNOWN_ID
+from keras_transformer.segmentation import join_sentences
 from keras_transformer.tokenizer import Tokenizer
-from keras_transformer.translator import Translator, read_model_config, translate_in_batches
+from keras_transformer.translator import Translator, read_model_config
 
 SENTENCES = """
 你好。 | 我很好，谢谢你。 | 你叫什么名字？ | 今天天气很好。 | 我喜欢喝茶。 | 他在学校学习中文。
@@ -91,7 +93,10 @@ def run(tmp_path_factory, tokenizer_bytes):
 @pytest.fixture(scope="module")
 def translators(run):
     """Return translators of one run by beam size: don't train them."""
-    return {beam_size: Translator.from_run(run, beam_size=beam_size) for beam_size in (1, 4)}
+    return {
+        beam_size: Translator.from_run(run, DecodingConfig(beam_size=beam_size))
+        for beam_size in (1, 4)
+    }
 
 
 def as_graph(function):
@@ -120,8 +125,8 @@ def test_a_run_translates(translators):
 
 def test_the_defaults_are_those_of_the_paper(run):
     translator = Translator.from_run(str(run))
-    assert (translator.beam_size, translator.length_penalty) == (4, 0.6)
-    assert translator.max_length == MAX_LENGTH
+    assert (translator.decoding.beam_size, translator.decoding.length_penalty) == (4, 0.6)
+    assert translator.max_source_length == MAX_LENGTH
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
@@ -164,8 +169,11 @@ def test_n_best_has_all_hypotheses_best_first(n_best, beam_size):
         "truncated": (tf.bool, (len(TEXTS),)),
     }
     scores = found["scores"].numpy()
-    assert np.isfinite(scores).all()
-    assert (np.diff(scores, axis=1) <= 0).all()
+    is_blank = np.array([not text.strip() for text in TEXTS])
+    assert np.isfinite(scores[~is_blank]).all()
+    assert np.isfinite(scores[:, 0]).all()
+    assert (scores[is_blank, 1:] == -np.inf).all()  # there is only one: nothing
+    assert (scores[:, 1:] <= scores[:, :-1]).all()
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
@@ -194,7 +202,8 @@ def test_the_translation_is_the_first_of_the_n_best(translators, n_best, beam_si
 def test_translations_are_the_decoded_hypotheses(translators, n_best):
     # Run eagerly, too: both ways give the same.
     translator = translators[4]
-    hypotheses, _ = translator.search(tf.constant(TEXTS[:2]))
+    source_ids, _ = translator.tokenizer.encode(tf.constant(TEXTS[:2]), MAX_LENGTH)
+    hypotheses = translator._search(source_ids, num_best=4)
     expected = [translator.tokenizer.decode(ids).numpy().tolist() for ids in hypotheses.ids]
     found = n_best[4](tf.constant(TEXTS[:2]))
     assert found["translations"].numpy().tolist() == expected
@@ -205,7 +214,12 @@ def test_the_length_penalty_reaches_the_scores(translators):
     text = tf.constant(["你好。"])
     plain, divided = (
         as_graph(
-            Translator(translators[1].model, translators[1].tokenizer, None, 16, 1, alpha).translate
+            Translator(
+                translators[1].model,
+                translators[1].tokenizer,
+                max_length=16,
+                decoding=DecodingConfig(beam_size=1, length_penalty=alpha),
+            ).translate
         )(text)
         for alpha in (0.0, 1.0)
     )
@@ -242,7 +256,7 @@ def test_very_long_and_strange_texts_are_translated(translators):
 
 def test_learned_positions_suffice_for_the_longest_translation(tmp_path, tokenizer_bytes):
     run = write_run(tmp_path / "learned", {"learned_positions": True}, tokenizer_bytes)
-    translator = Translator.from_run(run, beam_size=1)
+    translator = Translator.from_run(run, DecodingConfig(beam_size=1))
     found = as_graph(translator.translate)(tf.constant(["茶" * 100]))
     assert found["num_tokens"].numpy().tolist() == [MAX_LENGTH + EXTRA_TARGET_LENGTH]
 
@@ -250,7 +264,7 @@ def test_learned_positions_suffice_for_the_longest_translation(tmp_path, tokeniz
 def test_separate_vocabularies_use_both_tokenizers(tmp_path, tokenizer_bytes):
     source_bytes = train_tokenizer("茶 | 你好 | 你好茶 | xyz")
     run = write_run(tmp_path / "separate", {}, tokenizer_bytes, source_bytes)
-    translator = Translator.from_run(run, beam_size=1)
+    translator = Translator.from_run(run, DecodingConfig(beam_size=1))
     assert translator.source_tokenizer.vocab_size == Tokenizer(source_bytes).vocab_size
     assert translator.tokenizer.vocab_size == Tokenizer(tokenizer_bytes).vocab_size
     assert translator.source_tokenizer.vocab_size != translator.tokenizer.vocab_size
@@ -259,9 +273,9 @@ def test_separate_vocabularies_use_both_tokenizers(tmp_path, tokenizer_bytes):
     # The source ids are those of the source's vocabulary.
     ids, _ = Tokenizer(source_bytes).encode(tf.constant(["你好"]), MAX_LENGTH)
     found = []
-    translator._decoder.start = lambda ids, beams: found.append(ids.numpy()) or _stop()
+    translator._decoder.start = lambda ids: found.append(ids.numpy()) or _stop()
     with pytest.raises(StopIteration):
-        translator.search(tf.constant(["你好"]))
+        translator.translate(tf.constant(["你好"]))
     np.testing.assert_array_equal(found[0], ids)
 
     (run / "source_tokenizer.model").unlink()
@@ -276,7 +290,7 @@ def _stop():
 
 def test_training_on_changes_the_translation(tmp_path, tokenizer_bytes):
     run = write_run(tmp_path / "run", {"d_model": 16, "dropout": 0.0}, tokenizer_bytes)
-    translator = Translator.from_run(run, beam_size=1)
+    translator = Translator.from_run(run, DecodingConfig(beam_size=1))
     before = translator(["你好。"])
     source_ids, _ = translator.tokenizer.encode(tf.constant(["你好。"]), MAX_LENGTH)
     labels, _ = translator.tokenizer.encode(tf.constant(["tea."]), 30)
@@ -293,7 +307,7 @@ def test_training_on_changes_the_translation(tmp_path, tokenizer_bytes):
 
 def test_the_progress_bar_goes_to_stderr_only_if_asked_for(capsys):
     def shout(batch):
-        return tf.strings.upper(batch)
+        return [text.decode().upper() for text in batch]
 
     assert translate_in_batches(shout, ["bb", "a", "ccc"], batch_size=2) == ["BB", "A", "CCC"]
     assert capsys.readouterr() == ("", "")
@@ -306,8 +320,8 @@ def test_batches_hold_texts_of_similar_length_and_no_more_than_asked_for():
     batches = []
 
     def record(batch):
-        batches.append([len(text) for text in batch.numpy()])
-        return batch
+        batches.append([len(text) for text in batch])
+        return [text.decode() for text in batch]
 
     texts = ["x" * length for length in (9, 1, 5, 2, 8)]
     assert translate_in_batches(record, texts, batch_size=2) == texts
@@ -317,13 +331,132 @@ def test_batches_hold_texts_of_similar_length_and_no_more_than_asked_for():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"beam_size": 0}, "beam_size must be at least 1, received 0"),
-        ({"length_penalty": -0.5}, "length_penalty must not be negative, received -0.5"),
+        ({"beam_size": 0}, "beam_size must be a positive integer, received 0"),
+        ({"length_penalty": -0.5}, "length_penalty must be a number, 0 or more, received -0.5"),
+        ({"length_penalty": float("nan")}, "length_penalty must be a number, 0 or more"),
+        ({"coverage_penalty": "a"}, "coverage_penalty must be a number, 0 or more, received 'a'"),
+        ({"num_best": 5}, "num_best must not exceed beam_size, 4, received 5"),
+        ({"num_best": 0}, "num_best must be a positive integer, received 0"),
+        ({"no_repeat_ngram": -1}, "no_repeat_ngram must be an integer, 0 or more, received -1"),
+        ({"max_source_length": 0}, "max_source_length must be a positive integer, received 0"),
+        ({"max_target_length": 1.5}, "max_target_length must be a positive integer"),
+        ({"beam_size": 1, "coverage_penalty": 0.1}, "coverage_penalty needs a beam_size above 1"),
     ],
 )
-def test_arguments_outside_their_range_are_refused(run, options, message):
+def test_options_outside_their_range_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        Translator.from_run(run, **options)
+        DecodingConfig(**options)
+
+
+def test_a_score_is_that_of_the_translation_it_is_given(translators):
+    translator = translators[4]
+    found = as_graph(translator.translate)(tf.constant(TEXTS))
+    scored = tf.function(translator.score)(tf.constant(TEXTS), found["translation"])
+    source_ids, _ = translator.tokenizer.encode(tf.constant(TEXTS), MAX_LENGTH)
+    searched = translator._search(source_ids).ids[:, 0].numpy()
+    encoded, _ = translator.tokenizer.encode(found["translation"], 100)
+    # Random weights choose bytes that make no character, which the tokenizer can't give back.
+    same = [
+        i
+        for i, ids in enumerate(searched)
+        if np.trim_zeros(ids).tolist() == np.trim_zeros(encoded[i].numpy()).tolist()
+    ]
+    assert len(same) > 1
+    penalty = ((5 + scored["num_tokens"].numpy()) / 6) ** 0.6
+    for i in same:
+        assert scored["num_tokens"][i] == found["num_tokens"][i]
+        score = scored["log_prob"][i] / penalty[i]
+        np.testing.assert_allclose(score, found["score"][i], rtol=1e-4)
+
+
+def test_any_translation_can_be_scored(translators):
+    translator = translators[1]
+    sources, targets = tf.constant(["你好。", "茶"]), tf.constant(["tea.", ""])
+    scored = tf.function(translator.score)(sources, targets)
+    for i in range(2):
+        source_ids, _ = translator.tokenizer.encode(sources[i : i + 1], MAX_LENGTH)
+        labels = translator.tokenizer.encode(targets[i : i + 1], 99)[0].numpy()
+        target_ids = np.concatenate([[[START_ID]], labels[:, :-1]], axis=1)
+        target_ids = tf.constant(target_ids, tf.int32)
+        logits = translator.model({"source_ids": source_ids, "target_ids": target_ids})
+        log_probs = tf.nn.log_softmax(logits).numpy()[0]
+        expected = log_probs[np.arange(labels.shape[1]), labels[0]].sum()
+        assert scored["num_tokens"][i] == labels.shape[1]
+        np.testing.assert_allclose(scored["log_prob"][i], expected, rtol=1e-5)
+
+
+def test_attention_has_a_row_of_weights_for_each_token(translators):
+    translator = translators[4]
+    texts = tf.constant(["你好。", "", "你好。" * 2])
+    found = {name: value.numpy() for name, value in as_graph(translator.attention)(texts).items()}
+    assert [text.decode() for text in found["translation"]] == translator(
+        ["你好。", "", "你好。" * 2]
+    )
+    source, target = found["source_tokens"] != b"", found["target_tokens"] != b""
+    weights = found["cross_attention"]
+    assert weights.shape[0] == 3 and weights.shape[3:] == (target.shape[1], source.shape[1])
+    for i in range(3):
+        assert found["source_tokens"][i][source[i]][-1] == b"</s>"
+        assert found["target_tokens"][i][target[i]][-1] == b"</s>"
+        np.testing.assert_allclose(weights[i][..., target[i], :].sum(-1), 1.0, rtol=1e-5)
+        assert (weights[i][..., ~target[i], :] == 0).all()
+        assert (weights[i][..., ~source[i]] == 0).all()
+
+
+def test_a_sample_of_a_text_depends_on_its_seed_alone(translators):
+    def sample(texts, seeds, temperature=1.0):
+        count = len(texts)
+        return sampled(
+            tf.constant(texts),
+            tf.fill([count], temperature),
+            tf.zeros([count], tf.int32),
+            tf.ones([count]),
+            tf.constant(seeds, tf.int32),
+        )["translation"].numpy()
+
+    sampled = tf.function(translators[1].sample)
+    first = sample(["你好。"] * 8, range(8))
+    assert len(set(first)) > 4
+    np.testing.assert_array_equal(sample(["你好。"] * 2 + ["茶"], [5, 3, 0])[:2], first[[5, 3]])
+    greedy = translators[1](["你好。"])[0]
+    assert sample(["你好。"] * 2, [1, 2], temperature=0.0).tolist() == [greedy.encode()] * 2
+
+
+def test_a_longest_translation_and_a_longest_source_may_be_set(translators):
+    model, tokenizer = translators[1].model, translators[1].tokenizer
+    decoding = DecodingConfig(beam_size=1, max_source_length=3, max_target_length=5)
+    translator = Translator(model, tokenizer, max_length=MAX_LENGTH, decoding=decoding)
+    found = as_graph(translator.translate)(tf.constant(TEXTS))
+    assert found["num_tokens"].numpy().max() == 5
+    lengths = tokenizer.tokenize(tf.constant(TEXTS)).row_lengths().numpy()
+    np.testing.assert_array_equal(found["truncated"], lengths > 2)
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_segments_are_translated_one_by_one_and_joined(translators, beam_size):
+    model, tokenizer = translators[1].model, translators[1].tokenizer
+    whole, segmented = (
+        Translator(model, tokenizer, None, MAX_LENGTH, DecodingConfig(beam_size, segment=segment))
+        for segment in (False, True)
+    )
+    texts = ["你好。", "茶？你好！", "", "Tea. You and 3.14 tea.", "茶" * 100 + "。你好。"]
+    parts = [["你好。"], ["茶？", "你好！"], [""], ["Tea.", "You and 3.14 tea."]]
+    parts.append(["茶" * 100 + "。", "你好。"])
+    found = as_graph(segmented.n_best)(tf.constant(texts))
+    for i, sentences in enumerate(parts):
+        alone = as_graph(whole.n_best)(tf.constant(sentences))
+        for n in range(beam_size):
+            best = tf.constant([alone["translations"][:, n].numpy().tolist()])
+            joined = join_sentences(tf.RaggedTensor.from_tensor(best))[0]
+            assert found["translations"][i, n] == joined
+        lengths = alone["num_tokens"].numpy()
+        log_probs = alone["scores"].numpy() * ((5 + lengths) / 6) ** 0.6
+        total = lengths.sum(axis=0)
+        assert found["truncated"][i] == any(alone["truncated"])
+        np.testing.assert_array_equal(found["num_tokens"][i], total)
+        np.testing.assert_allclose(
+            found["scores"][i], log_probs.sum(axis=0) / ((5 + total) / 6) ** 0.6, rtol=1e-4
+        )
 
 
 def assert_one_line(run, *parts):

@@ -71,15 +71,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m training.evaluate",
         description="Translate a test set and score it; the last line of stdout is a JSON object.",
     )
-    parser.add_argument("model", help="a run directory, or an exported SavedModel (DIR/N/V)")
+    parser.add_argument("model", help="folder of a run, SavedModel (DIR/N/V) or CTranslate2")
     parser.add_argument("--test", required=True, help="TSV, or SOURCE,TARGET files; .gz works")
-    parser.add_argument("--beam-size", type=int, help="hypotheses kept; of a run only (default 4)")
+    parser.add_argument("--beam-size", type=int, help="default 4; not for a SavedModel")
     parser.add_argument("--output", help="file to write the translations to, one a line")
     parser.add_argument("--batch-size", type=int, default=64, help="sentences at once (default 64)")
     parser.add_argument("--lowercase", action="store_true", help="ignore case in both scores")
     options = parser.parse_args(argv)
     # Loaded here, so that --help and a mistake in the arguments answer at once.
-    from keras_transformer.translator import load_translator
+    from keras_transformer.exported import load_translator
     from training.corpus import read_test_pairs
 
     try:

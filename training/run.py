@@ -17,6 +17,7 @@ from keras_transformer.config import (
     SOURCE_TOKENIZER_FILE,
     TOKENIZER_FILE,
     WEIGHTS_FILE,
+    DecodingConfig,
     ModelConfig,
 )
 from keras_transformer.model import build_transformer
@@ -95,7 +96,7 @@ def prepare(config: RunConfig, output: Path, resume: bool, started: float) -> "R
     effective = {"model": model_config.to_dict(), "training": dataclasses.asdict(options)}
     _write_json(output / CONFIG_FILE, effective)
     translator = Translator(
-        model, tokenizer, source_tokenizer, max_length=model_config.max_length, beam_size=1
+        model, tokenizer, source_tokenizer, model_config.max_length, DecodingConfig(beam_size=1)
     )
     valid_pairs = list(islice(read_split(options, "valid"), options.evaluation_sentences))
     evaluation = Evaluation(

@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import pytest
 
-from keras_transformer import ModelConfig, Translator, build_transformer
+from keras_transformer import DecodingConfig, ModelConfig, Translator, build_transformer
 from keras_transformer.tokenizer import Tokenizer
 from training import phrasebook
 from training.config import TrainingConfig
@@ -182,4 +182,6 @@ def test_translation_reproduces_pairs_that_were_learned_by_heart():
     compile_model(model, config, TrainingConfig(warmup_steps=40, learning_rate_scale=0.2))
     batches = Batches(corpus, batch_tokens=1024, seed=1)
     model.fit(batches.dataset(), steps_per_epoch=200, shuffle=False, verbose=0)
-    assert Translator(model, tokenizer, beam_size=1)(sources) == list(targets)
+    assert Translator(model, tokenizer, decoding=DecodingConfig(beam_size=1))(sources) == list(
+        targets
+    )
