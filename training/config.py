@@ -60,7 +60,7 @@ class TrainingConfig:
     evaluate_every_steps: int = 0
     evaluation_sentences: int = 1000
     log_every_steps: int = 50
-    attention_every_steps: int = 200
+    attention_every_steps: int = 300
     attention_probes: str = ""
     mixed_precision: str = ""
     seed: int = 1

@@ -38,7 +38,7 @@ export class Compare {
     this.#drawMap(
       2,
       "Difference",
-      `red: more weight at ${name1}; blue: more at ${name2}`,
+      `red: more at ${name1}; blue: at ${name2}`,
       second && difference(first, second),
       "The tokens differ, as the model's own translation does from step to step: nothing to subtract.",
     );

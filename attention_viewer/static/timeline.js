@@ -77,6 +77,7 @@ export class Translations {
         ),
       ),
     );
-    this.element.querySelector(".on")?.scrollIntoView({ block: "nearest" });
+    const shown = this.element.querySelector(".on");
+    if (shown) this.element.scrollTop = shown.offsetTop - this.element.clientHeight / 2;
   }
 }
