@@ -27,7 +27,8 @@ export class App {
     this.store = new Store(source);
     this.state = fromStrings(readLocation());
     this.pin = NOWHERE; // {row, column} that was clicked
-    this.problem = "";
+    this.outage = ""; // why the server can't be asked
+    this.problem = ""; // why the step can't be shown
     this.onHover = (place, view, event) => this.#hover(place, view, event);
     this.onPin = (place) => {
       const isSame = place.row === this.pin.row && place.column === this.pin.column;
@@ -72,10 +73,11 @@ export class App {
         if (state.follow && wasAtEnd) state.step = store.steps.at(-1).step;
         await this.draw();
       }
+      this.outage = "";
     } catch (error) {
-      return this.#say(`The data can't be read: ${error.message}`);
+      this.outage = `The data can't be read: ${error.message}`;
+      if (!this.isReady) return this.#say(this.outage);
     }
-    this.problem = "";
     this.header.drawNotes();
   }
 
@@ -125,7 +127,9 @@ export class App {
 
   /** Goes to each new step from now on, or no more. */
   follow(isOn) {
-    return this.update(isOn ? { follow: true, step: this.store.steps.at(-1).step } : { follow: false });
+    return this.update(
+      isOn ? { follow: true, step: this.store.steps.at(-1).step } : { follow: false },
+    );
   }
 
   /** Plays from here, or from the start; or stops. */
@@ -196,7 +200,11 @@ export class App {
     const wanted = `${store.version} ${isTime()}`;
     if (wanted === this.prefetched) return;
     this.prefetched = wanted;
-    store.prefetch(() => this.at, isTime, () => isTime() && this.views.time.drawTranslations());
+    store.prefetch(
+      () => this.at,
+      isTime,
+      () => isTime() && this.views.time.drawTranslations(),
+    );
   }
 
   /** Drops what the chosen probe does not have. */
@@ -210,12 +218,8 @@ export class App {
     state.heads = state.heads.filter(([layer, head]) => layer < layers && head < heads);
   }
 
+  /** Shows a text in the place of the views, before there is anything to show. */
   #say(text) {
-    this.problem = text;
-    if (this.isReady) {
-      this.header.drawNotes();
-      return;
-    }
     this.message.textContent = text;
     this.message.hidden = false;
     this.body.hidden = true;
@@ -227,7 +231,8 @@ export class App {
     if (!isAnywhere) return this.tooltip.hide();
     const { rows, columns, values } = view.matrix;
     const [row, column] = [rows[place.row], columns[place.column]];
-    const spell = ({ text, pieces }) => (pieces.length > 1 ? `${text} (${pieces.join(" + ")})` : text);
+    const spell = ({ text, pieces }) =>
+      pieces.length > 1 ? `${text} (${pieces.join(" + ")})` : text;
     this.tooltip.show(
       event,
       row && column
@@ -265,10 +270,16 @@ export class App {
       checkbox(label, state[name], (value) => this.update({ [name]: value }), title);
     this.options = {
       words: option("words", "words", "Join the pieces of a word"),
-      hide: option("hide", "hide ends, punctuation", "Leave out sentence ends and punctuation; rows add up to 1 again"),
+      hide: option(
+        "hide",
+        "hide ends, punctuation",
+        "Leave out sentence ends and punctuation; rows add up to 1 again",
+      ),
     };
     const scales = Object.entries(SCALES).map(([name, { label }]) => [name, label]);
-    const scale = select("colour scale", scales, state.scale, (value) => this.update({ scale: value }));
+    const scale = select("colour scale", scales, state.scale, (value) =>
+      this.update({ scale: value }),
+    );
     this.main = html(
       "main",
       {},
@@ -281,7 +292,12 @@ export class App {
       ...Object.values(this.views).map(({ element }) => element),
     );
     this.message = html("p", { class: "message" }, "Loading…");
-    this.body = html("div", { class: "columns", hidden: true }, html("aside", {}, this.overview.element), this.main);
+    this.body = html(
+      "div",
+      { class: "columns", hidden: true },
+      html("aside", {}, this.overview.element),
+      this.main,
+    );
     document.body.append(this.header.element, this.message, this.body, this.tooltip.element);
   }
 }

@@ -26,7 +26,9 @@ export class Bipartite {
     this.matrix = heads[0].matrix;
     this.threshold = threshold;
     const { rows, columns } = this.matrix;
-    const sides = isHorizontal ? lyingSides(columns, rows, width) : standingSides(columns, rows, width, height);
+    const sides = isHorizontal
+      ? lyingSides(columns, rows, width)
+      : standingSides(columns, rows, width, height);
     this.sides = sides;
     this.lines = svg("g", { fill: "none" });
     this.boxes = {};
@@ -96,7 +98,10 @@ export class Bipartite {
 
   #mean(row, column) {
     const width = this.matrix.columns.length;
-    const sum = this.heads.reduce((total, { matrix }) => total + matrix.values[row * width + column], 0);
+    const sum = this.heads.reduce(
+      (total, { matrix }) => total + matrix.values[row * width + column],
+      0,
+    );
     return sum / this.heads.length;
   }
 
@@ -115,7 +120,13 @@ export class Bipartite {
     const box = svg("rect", { x, y, width, height, rx: 3, class: "token" });
     const textNode = svg(
       "text",
-      { x: textX, y: y + height / 2, "text-anchor": anchor, "dominant-baseline": "central", class: labelClass(label) },
+      {
+        x: textX,
+        y: y + height / 2,
+        "text-anchor": anchor,
+        "dominant-baseline": "central",
+        class: labelClass(label),
+      },
       isolate(text),
     );
     const place = { row: -1, column: -1, [name]: index };
@@ -143,7 +154,8 @@ function standingSides(columns, rows, width, height) {
   const fontSize = Math.max(10, Math.min(13, pitch - 4));
   const boxesOf = (labels) => {
     const texts = labels.map(({ text }) => fitText(text, fontSize, MAX_LABEL));
-    const widest = Math.ceil(Math.max(...texts.map((text) => textWidth(text, fontSize, "bold")))) + 12;
+    const widest =
+      Math.ceil(Math.max(...texts.map((text) => textWidth(text, fontSize, "bold")))) + 12;
     const top = 4 + ((most - labels.length) * pitch) / 2;
     return { texts, widest, top };
   };
@@ -179,7 +191,13 @@ function lyingSides(columns, rows, width) {
     let x = 0;
     return labels.map((label) => {
       const text = fitText(label.text, fontSize, MAX_LABEL);
-      const box = { x, y, width: Math.ceil(textWidth(text, fontSize, "bold")) + 10, height: boxHeight, text };
+      const box = {
+        x,
+        y,
+        width: Math.ceil(textWidth(text, fontSize, "bold")) + 10,
+        height: boxHeight,
+        text,
+      };
       x += box.width + 3;
       return box;
     });

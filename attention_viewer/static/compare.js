@@ -26,11 +26,13 @@ export class Compare {
     const at = store.at(places[state.otherStep] ?? (Number(state.otherStep) || 0), steps);
     this.#drawControls(run, steps);
     const other = await store.load(at, run);
-    const name = (r, { step }) => (run === store.run ? `step ${count(step)}` : `${r}, step ${count(step)}`);
+    const name = (r, { step }) =>
+      run === store.run ? `step ${count(step)}` : `${r}, step ${count(step)}`;
     const [name1, name2] = [name(store.run, app.at), name(run, at)];
 
     const map = other.maps[state.map];
-    const hasHeads = map && state.heads.every(([layer, head]) => layer < map.layers && head < map.heads);
+    const hasHeads =
+      map && state.heads.every(([layer, head]) => layer < map.layers && head < map.heads);
     const first = app.matrix(snapshot);
     const second = hasHeads ? app.matrix(other) : null;
     this.#drawMap(0, name1, app.title(), first, "Nothing is left to show.");
@@ -44,7 +46,8 @@ export class Compare {
     );
     const changes = changedHeads(snapshot, other);
     this.changed.title.textContent = "Heads that changed most";
-    this.changed.about.textContent = "share of their attention that went elsewhere; click to see one";
+    this.changed.about.textContent =
+      "share of their attention that went elsewhere; click to see one";
     this.changed.content.replaceChildren(
       changes.length
         ? drawChangedHeads(changes, state, (mapName, heads) => app.update({ map: mapName, heads }))
@@ -86,7 +89,12 @@ export class Compare {
       ...steps.map(({ step }) => [`${step}`, count(step)]),
     ];
     this.controls.replaceChildren(
-      select("Compare with", runs.map((r) => [r, r]), run, (otherRun) => app.update({ otherRun })),
+      select(
+        "Compare with",
+        runs.map((r) => [r, r]),
+        run,
+        (otherRun) => app.update({ otherRun }),
+      ),
       select("at", choices, otherStep, (step) => app.update({ otherStep: step })),
     );
   }

@@ -30,7 +30,16 @@ export class Curves {
     const chartWidth = Math.floor(width / columns) - 14;
     const charts = names.map((name) => {
       const [title, about] = MEASURES[name] ?? [name, ""];
-      const chart = this.#chart({ name, map, measures, other, allHeads, chosen, step, width: chartWidth });
+      const chart = this.#chart({
+        name,
+        map,
+        measures,
+        other,
+        allHeads,
+        chosen,
+        step,
+        width: chartWidth,
+      });
       return html(
         "figure",
         { class: "chart", "data-title": title, style: `width: ${chartWidth}px` },
@@ -59,22 +68,54 @@ export class Curves {
     const isChosen = new Set(chosen.map(String));
     const thin = allHeads.filter((head) => !isChosen.has(String(head)));
     const line = (d, attributes) =>
-      svg("path", { d, fill: "none", "stroke-linejoin": "round", "stroke-linecap": "round", ...attributes });
-    const marker = svg("line", { x1: x(step), x2: x(step), y1: TOP, y2: HEIGHT - BOTTOM, class: "now" });
+      svg("path", {
+        d,
+        fill: "none",
+        "stroke-linejoin": "round",
+        "stroke-linecap": "round",
+        ...attributes,
+      });
+    const marker = svg("line", {
+      x1: x(step),
+      x2: x(step),
+      y1: TOP,
+      y2: HEIGHT - BOTTOM,
+      class: "now",
+    });
     const colored = chosen.length > 8 ? chosen.slice(0, 8) : chosen;
     const chart = svg(
       "svg",
-      { width, height: HEIGHT, viewBox: `0 0 ${width} ${HEIGHT}`, "font-family": FONT, "font-size": 10 },
+      {
+        width,
+        height: HEIGHT,
+        viewBox: `0 0 ${width} ${HEIGHT}`,
+        "font-family": FONT,
+        "font-size": 10,
+      },
       ...[0, 0.5, 1].flatMap((value) => [
         svg("line", { x1: LEFT, x2: width - 12, y1: y(value), y2: y(value), class: "gridline" }),
-        svg("text", { x: LEFT - 5, y: y(value) + 3, "text-anchor": "end", class: "dim" }, `${value}`),
+        svg(
+          "text",
+          { x: LEFT - 5, y: y(value) + 3, "text-anchor": "end", class: "dim" },
+          `${value}`,
+        ),
       ]),
       ...ticks(first, last, width).map((s) =>
         svg("text", { x: x(s), y: HEIGHT - 6, "text-anchor": "middle", class: "dim" }, count(s)),
       ),
       line(thin.map((head) => path(measures, head)).join(""), { class: "thin" }),
-      ...(other ? colored.map((head) => line(path(other, head), { stroke: headColor(head[1]), "stroke-width": 1.5, "stroke-dasharray": "4 3" })) : []),
-      ...colored.map((head) => line(path(measures, head), { stroke: headColor(head[1]), "stroke-width": 2 })),
+      ...(other
+        ? colored.map((head) =>
+            line(path(other, head), {
+              stroke: headColor(head[1]),
+              "stroke-width": 1.5,
+              "stroke-dasharray": "4 3",
+            }),
+          )
+        : []),
+      ...colored.map((head) =>
+        line(path(measures, head), { stroke: headColor(head[1]), "stroke-width": 2 }),
+      ),
       marker,
     );
     const stepAt = (event) => {
@@ -85,13 +126,20 @@ export class Curves {
     chart.addEventListener("pointermove", (event) => {
       const s = stepAt(event);
       const index = measures.indexOf(s);
-      const value = (1 - (event.clientY - chart.getBoundingClientRect().top - TOP) / (HEIGHT - TOP - BOTTOM));
+      const value =
+        1 - (event.clientY - chart.getBoundingClientRect().top - TOP) / (HEIGHT - TOP - BOTTOM);
       const distance = (head) => Math.abs((measures.at(index, name, map, head) ?? 9) - value);
-      const nearest = allHeads.reduce((best, head) => (distance(head) < distance(best) ? head : best));
-      const shown = [...new Map([...colored, nearest].map((head) => [String(head), head])).values()];
+      const nearest = allHeads.reduce((best, head) =>
+        distance(head) < distance(best) ? head : best,
+      );
+      const shown = [
+        ...new Map([...colored, nearest].map((head) => [String(head), head])).values(),
+      ];
       this.tooltip.show(event, [
         `step ${count(s)}`,
-        ...shown.map((head) => `${headName(head)}: ${measures.at(index, name, map, head)?.toFixed(3) ?? "–"}`),
+        ...shown.map(
+          (head) => `${headName(head)}: ${measures.at(index, name, map, head)?.toFixed(3) ?? "–"}`,
+        ),
       ]);
     });
     chart.addEventListener("pointerleave", () => this.tooltip.hide());

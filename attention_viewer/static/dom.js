@@ -25,7 +25,9 @@ function fill(element, attributes, children) {
 /** Returns a <select>: choices are [value, label] pairs. */
 export function select(label, choices, value, onChange) {
   const box = html("select", { "aria-label": label, change: () => onChange(box.value) });
-  box.append(...choices.map(([v, text]) => html("option", { value: v, selected: v === value }, text)));
+  box.append(
+    ...choices.map(([v, text]) => html("option", { value: v, selected: v === value }, text)),
+  );
   return html("label", { class: "field" }, label, box);
 }
 

@@ -123,7 +123,9 @@ export class Explore {
 
 function drawLegend(element, scale) {
   if (scale === "row") {
-    element.replaceChildren(html("span", { class: "dim" }, "full colour: the largest weight of its row"));
+    element.replaceChildren(
+      html("span", { class: "dim" }, "full colour: the largest weight of its row"),
+    );
     return;
   }
   const stops = weightColors().map(css).join(", ");

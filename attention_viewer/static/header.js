@@ -8,7 +8,11 @@ export class Header {
   constructor(app) {
     this.app = app;
     this.choices = html("div", { class: "fields" });
-    this.play = html("button", { class: "play", title: "Play (space)", "aria-label": "Play", click: () => app.play() }, "▶");
+    this.play = html(
+      "button",
+      { class: "play", title: "Play (space)", "aria-label": "Play", click: () => app.play() },
+      "▶",
+    );
     this.slider = html("input", {
       type: "range",
       min: 0,
@@ -17,11 +21,25 @@ export class Header {
       input: () => app.goTo(Number(this.slider.value)),
     });
     this.step = html("output", { class: "step" });
-    const follow = checkbox("follow", app.state.follow, (value) => app.follow(value), "Go to each new step when it is there");
+    const follow = checkbox(
+      "follow",
+      app.state.follow,
+      (value) => app.follow(value),
+      "Go to each new step when it is there",
+    );
     this.stepBar = html("div", { class: "steps-bar" }, this.play, this.slider, this.step, follow);
-    const link = html("button", { title: "Copy a link that restores this view", click: () => this.#copyLink(link) }, "Copy link");
+    const link = html(
+      "button",
+      { title: "Copy a link that restores this view", click: () => this.#copyLink(link) },
+      "Copy link",
+    );
     const keys = KEYS.flatMap(([key, what]) => [html("dt", {}, key), html("dd", {}, what)]);
-    const help = html("details", { class: "help" }, html("summary", { title: "Keys" }, "?"), html("dl", {}, ...keys));
+    const help = html(
+      "details",
+      { class: "help" },
+      html("summary", { title: "Keys" }, "?"),
+      html("dl", {}, ...keys),
+    );
     this.sentences = html("div", { class: "sentences" });
     this.notes = html("details", { class: "notes", hidden: true });
     const tools = html("div", { class: "fields" }, link, help);
@@ -43,7 +61,9 @@ export class Header {
     this.step.title = new Date(1000 * at.time).toLocaleString();
     this.stepBar.hidden = steps.length < 2;
     const texts = snapshot?.texts ?? {};
-    const lines = ["Source", "Reference", "Translation"].filter((name) => name.toLowerCase() in texts);
+    const lines = ["Source", "Reference", "Translation"].filter(
+      (name) => name.toLowerCase() in texts,
+    );
     this.sentences.replaceChildren(
       ...lines.flatMap((name) => {
         const text = visible(texts[name.toLowerCase()]) || "(nothing)";
@@ -55,8 +75,8 @@ export class Header {
   }
 
   drawNotes() {
-    const { problem, store } = this.app;
-    const notes = [problem, ...store.notes, ...store.seriesNotes].filter(Boolean);
+    const { outage, problem, store } = this.app;
+    const notes = [outage, problem, ...store.notes, ...store.seriesNotes].filter(Boolean);
     const summary = notes.length === 1 ? notes[0] : `${notes.length} notes`;
     this.notes.hidden = !notes.length;
     this.notes.replaceChildren(
@@ -72,11 +92,18 @@ export class Header {
   #drawChoices() {
     const { app } = this;
     const { run, tag, runs } = app.store;
-    const key = JSON.stringify([run, tag, Object.entries(runs).map(([name, tags]) => [name, Object.keys(tags)])]);
+    const key = JSON.stringify([
+      run,
+      tag,
+      Object.entries(runs).map(([name, tags]) => [name, Object.keys(tags)]),
+    ]);
     if (key === this.drawnChoices) return; // an open list must not close
     this.drawnChoices = key;
     const names = Object.keys(runs).map((name) => [name, name]);
-    const sentences = Object.entries(runs[run]).map(([name, { source }]) => [name, `${name}: ${shorten(visible(source), 36)}`]);
+    const sentences = Object.entries(runs[run]).map(([name, { source }]) => [
+      name,
+      `${name}: ${shorten(visible(source), 36)}`,
+    ]);
     this.choices.replaceChildren(
       select("Run", names, run, (chosen) => app.choose({ run: chosen })),
       select("Sentence", sentences, tag, (chosen) => app.choose({ tag: chosen })),

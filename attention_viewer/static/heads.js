@@ -23,7 +23,7 @@ export const MAPS = {
   },
 };
 
-export const isCross = (map) => map === "cross" || map === "translation";
+const isCross = (map) => map === "cross" || map === "translation";
 
 export const MEASURES = {
   entropy: ["Entropy", "0: each token looks at one place; 1: at all places alike"],
@@ -34,7 +34,10 @@ export const MEASURES = {
   next: ["Next token", "weight on the token after"],
   special: ["Sentence ends", "weight on the start or end of sentence"],
   punctuation: ["Punctuation", "weight on punctuation"],
-  alignment_error: ["Alignment error", "of the largest weights against gold links; attention is not alignment"],
+  alignment_error: [
+    "Alignment error",
+    "of the largest weights against gold links; attention is not alignment",
+  ],
 };
 
 /** What heads may mostly do: a short word, and what it means. */

@@ -15,8 +15,12 @@ export class HeatMap {
    */
   constructor(onHover, onPin) {
     this.element = html("div", { class: "heatmap" });
-    this.element.addEventListener("pointermove", (event) => onHover(this.#find(event), this, event));
-    this.element.addEventListener("pointerleave", (event) => onHover({ row: -1, column: -1 }, this, event));
+    this.element.addEventListener("pointermove", (event) =>
+      onHover(this.#find(event), this, event),
+    );
+    this.element.addEventListener("pointerleave", (event) =>
+      onHover({ row: -1, column: -1 }, this, event),
+    );
     this.element.addEventListener("click", (event) => onPin(this.#find(event), this, event));
   }
 
@@ -58,7 +62,10 @@ export class HeatMap {
     this.columnLabels = labels.texts.map((text, column) =>
       svg(
         "text",
-        { ...labels.place(this.left + (column + 0.5) * cell, this.top - 6), class: labelClass(columns[column]) },
+        {
+          ...labels.place(this.left + (column + 0.5) * cell, this.top - 6),
+          class: labelClass(columns[column]),
+        },
         isolate(text),
       ),
     );
@@ -101,8 +108,22 @@ export class HeatMap {
     if (!this.svg) return;
     const { left, top, cell } = this;
     const { rows, columns } = this.matrix;
-    place(this.rowMark, row >= 0 && row < rows.length, left, top + row * cell, columns.length * cell, cell);
-    place(this.columnMark, column >= 0 && column < columns.length, left + column * cell, top, cell, rows.length * cell);
+    place(
+      this.rowMark,
+      row >= 0 && row < rows.length,
+      left,
+      top + row * cell,
+      columns.length * cell,
+      cell,
+    );
+    place(
+      this.columnMark,
+      column >= 0 && column < columns.length,
+      left + column * cell,
+      top,
+      cell,
+      rows.length * cell,
+    );
     this.rowLabels.forEach((label, i) => label.classList.toggle("on", i === row));
     this.columnLabels.forEach((label, i) => label.classList.toggle("on", i === column));
   }
@@ -150,7 +171,9 @@ function fit(rows, columns, width, height) {
 
 function place(mark, isShown, x, y, width, height) {
   mark.setAttribute("visibility", isShown ? "visible" : "hidden");
-  if (isShown) for (const [name, value] of Object.entries({ x, y, width, height })) mark.setAttribute(name, value);
+  if (isShown)
+    for (const [name, value] of Object.entries({ x, y, width, height }))
+      mark.setAttribute(name, value);
 }
 
 const round = (value) => Math.round(value * 10) / 10;
@@ -182,7 +205,11 @@ function columnLabels(columns, size, cell) {
     return (isCjk(text) && short) || columns[i].isSpecial || text.length <= 2;
   });
   if (isStackable && cell >= size) {
-    const longest = Math.max(...texts.map((text, i) => (isCjk(text) ? Array.from(text).length * size : textWidth(text, size))));
+    const longest = Math.max(
+      ...texts.map((text, i) =>
+        isCjk(text) ? Array.from(text).length * size : textWidth(text, size),
+      ),
+    );
     const placing = (x, y) => ({ x, y, "text-anchor": "end", style: "writing-mode: vertical-rl" });
     return { texts, height: longest * 1.08 + 2, overhang: 0, place: placing };
   }
@@ -193,7 +220,9 @@ function columnLabels(columns, size, cell) {
     "text-anchor": "start",
     "dominant-baseline": angle === 90 ? "central" : "auto",
   });
-  const ends = texts.map((text, i) => textWidth(text, size, "bold") * Math.cos(radians) + (i + 0.5) * cell);
+  const ends = texts.map(
+    (text, i) => textWidth(text, size, "bold") * Math.cos(radians) + (i + 0.5) * cell,
+  );
   return {
     texts,
     height: widest * Math.sin(radians) + size * 0.8,

@@ -46,7 +46,8 @@ function actionOf(key, app) {
 /** Does what the key of an event does, unless it belongs to a field or the browser. */
 export function onKey(event, app) {
   const { tagName, type } = event.target;
-  const isField = tagName === "SELECT" || (tagName === "INPUT" && (type !== "checkbox" || event.key === " "));
+  const isField =
+    tagName === "SELECT" || (tagName === "INPUT" && (type !== "checkbox" || event.key === " "));
   const isButton = tagName === "BUTTON" && event.key === " ";
   if (isField || isButton || event.ctrlKey || event.metaKey || event.altKey) return;
   const action = actionOf(event.key, app);

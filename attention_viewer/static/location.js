@@ -36,8 +36,13 @@ export function readLocation() {
 /** Returns the address that restores a view. */
 export function linkTo(values) {
   const { location } = parentWindow();
-  const others = location.hash.slice(1).split("&").filter((part) => part && !part.startsWith(PREFIX));
-  const ours = Object.entries(values).map(([name, value]) => `${PREFIX}${name}=${encodeURIComponent(value)}`);
+  const others = location.hash
+    .slice(1)
+    .split("&")
+    .filter((part) => part && !part.startsWith(PREFIX));
+  const ours = Object.entries(values).map(
+    ([name, value]) => `${PREFIX}${name}=${encodeURIComponent(value)}`,
+  );
   return `${location.href.split("#")[0]}#${[...others, ...ours].join("&")}`;
 }
 
@@ -85,7 +90,9 @@ export function onReload(callback) {
     const { type, id, isReply } = JSON.parse(data);
     if (isReply) return;
     if (type === "experimental.DataReloaded") callback();
-    channel.port1.postMessage(JSON.stringify({ type, id, payload: null, error: null, isReply: true }));
+    channel.port1.postMessage(
+      JSON.stringify({ type, id, payload: null, error: null, isReply: true }),
+    );
   };
   window.parent.postMessage("experimental.bootstrap", "*", [channel.port2]);
 }

@@ -17,7 +17,8 @@ export function matrixOf(snapshot, map, weights, options) {
     let total = 0;
     columns.groups.forEach((parts, c) => {
       let sum = 0;
-      for (const row of members) for (const part of parts) sum += weights[row * map.numColumns + part];
+      for (const row of members)
+        for (const part of parts) sum += weights[row * map.numColumns + part];
       values[r * width + c] = sum / members.length;
       total += sum / members.length;
     });

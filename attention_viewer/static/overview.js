@@ -29,13 +29,15 @@ export class Overview {
     const maps = Object.values(this.app.snapshot.maps);
     const width = this.element.clientWidth - AXIS;
     const elements = maps.map((map) => {
-      if (!this.sections.has(map.name)) this.sections.set(map.name, new Section(this.app, map.name));
+      if (!this.sections.has(map.name))
+        this.sections.set(map.name, new Section(this.app, map.name));
       const section = this.sections.get(map.name);
       section.draw(map, Math.floor(width / (map.heads + 1)) - BORDER);
       return section.element;
     });
     const isDrawn = elements.every((element, i) => this.grids.children[i] === element);
-    if (!isDrawn || this.grids.children.length > elements.length) this.grids.replaceChildren(...elements);
+    if (!isDrawn || this.grids.children.length > elements.length)
+      this.grids.replaceChildren(...elements);
   }
 
   #drawControls() {
@@ -91,7 +93,12 @@ class Section {
     const heads = Array.from({ length: map.heads }, (_, head) => axis(`${head + 1}`));
     const rows = Array.from({ length: map.layers }, (_, layer) => {
       const ofLayer = this.cells.filter(({ heads: [[other]] }) => other === layer);
-      const mean = new Cell(this.app, map.name, `mean ${layer}`, ofLayer.flatMap((cell) => cell.heads));
+      const mean = new Cell(
+        this.app,
+        map.name,
+        `mean ${layer}`,
+        ofLayer.flatMap((cell) => cell.heads),
+      );
       mean.lines = [`layer ${layer + 1}`, "mean of its heads"];
       this.means.push(mean);
       return [axis(`${layer + 1}`), ...[...ofLayer, mean].map(({ button }) => button)];
@@ -149,9 +156,13 @@ class Cell {
   paint(map, size) {
     const { state } = this.app;
     const isOn = map.name === state.map && String(this.heads) === String(state.heads);
-    const isAmong = this.heads.length === 1 && state.heads.some((head) => String(head) === String(this.heads));
+    const isAmong =
+      this.heads.length === 1 && state.heads.some((head) => String(head) === String(this.heads));
     this.button.classList.toggle("on", isOn || (map.name === state.map && isAmong));
-    const height = Math.max(size * 0.35, Math.min(size * 1.6, (size * map.numRows) / map.numColumns));
+    const height = Math.max(
+      size * 0.35,
+      Math.min(size * 1.6, (size * map.numRows) / map.numColumns),
+    );
     this.canvas.style.width = `${size}px`;
     this.canvas.style.height = `${height}px`;
     // Sharp squares where they are larger than pixels; else a diagonal would lose its pixels.

@@ -13,7 +13,11 @@ export function panel(name, content = null, { tools = [], picture = false } = {}
       const drawing = box.querySelector("svg");
       if (drawing) save(drawing, `attention-${name}`, kind);
     };
-    return html("button", { class: "save", title: `Save as ${kind.toUpperCase()}`, click }, kind.toUpperCase());
+    return html(
+      "button",
+      { class: "save", title: `Save as ${kind.toUpperCase()}`, click },
+      kind.toUpperCase(),
+    );
   };
   const savers = html("span", { class: "savers" }, ...(picture ? ["svg", "png"].map(button) : []));
   const heading = html("div", { class: "panel-title" }, title, savers, about);

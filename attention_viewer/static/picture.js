@@ -2,10 +2,20 @@
 
 import { html } from "./dom.js";
 
-const STYLED = ["fill", "stroke", "stroke-width", "stroke-opacity", "fill-opacity", "font-style", "font-weight", "visibility", "stroke-dasharray"];
+const STYLED = [
+  "fill",
+  "stroke",
+  "stroke-width",
+  "stroke-opacity",
+  "fill-opacity",
+  "font-style",
+  "font-weight",
+  "visibility",
+  "stroke-dasharray",
+];
 
 /** Returns the text of a stand-alone SVG: what the style sheet says becomes attributes. */
-export function toSvgText(element) {
+function toSvgText(element) {
   const copy = element.cloneNode(true);
   const originals = [element, ...element.querySelectorAll("*")];
   const copies = [copy, ...copy.querySelectorAll("*")];
@@ -18,7 +28,8 @@ export function toSvgText(element) {
   const { width, height } = element.viewBox.baseVal;
   const background = document.createElementNS(element.namespaceURI, "rect");
   const color = getComputedStyle(document.body).backgroundColor;
-  for (const [name, value] of Object.entries({ width, height, fill: color })) background.setAttribute(name, value);
+  for (const [name, value] of Object.entries({ width, height, fill: color }))
+    background.setAttribute(name, value);
   copy.prepend(background);
   copy.setAttribute("xmlns", element.namespaceURI);
   return new XMLSerializer().serializeToString(copy);
@@ -28,7 +39,10 @@ export function toSvgText(element) {
 export async function save(element, name, kind) {
   const text = toSvgText(element);
   const vector = new Blob([text], { type: "image/svg+xml" });
-  download(kind === "svg" ? vector : await toPng(vector, element.viewBox.baseVal), `${name}.${kind}`);
+  download(
+    kind === "svg" ? vector : await toPng(vector, element.viewBox.baseVal),
+    `${name}.${kind}`,
+  );
 }
 
 async function toPng(vector, { width, height }) {

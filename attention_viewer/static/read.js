@@ -41,7 +41,9 @@ export class Read {
     const width = widthOf(links.content);
     links.content.replaceChildren(
       ...sides.map(({ name, matrix }) => {
-        const drawing = isEmpty(matrix) ? remark("(no word)") : drawLinks(matrix, width, headColor(head[1]));
+        const drawing = isEmpty(matrix)
+          ? remark("(no word)")
+          : drawLinks(matrix, width, headColor(head[1]));
         return html("figure", { class: "links" }, html("figcaption", {}, name), drawing);
       }),
     );
@@ -61,7 +63,8 @@ export class Read {
     errors.element.hidden = !store.measures.of("cross").includes("alignment_error");
     if (errors.element.hidden) return;
     errors.title.textContent = "Alignment error over training";
-    errors.about.textContent = "of the largest weights, against the gold links: all cross heads, the best one in colour";
+    errors.about.textContent =
+      "of the largest weights, against the gold links: all cross heads, the best one in colour";
     this.curves.draw({
       names: ["alignment_error"],
       map: "cross",

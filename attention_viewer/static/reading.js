@@ -30,7 +30,13 @@ export function drawLinks(matrix, width, color) {
   const words = ({ x, y, width: w, text, label }) =>
     svg(
       "text",
-      { x: x + w / 2, y: y + lineHeight / 2, "text-anchor": "middle", "dominant-baseline": "central", class: labelClass(label) },
+      {
+        x: x + w / 2,
+        y: y + lineHeight / 2,
+        "text-anchor": "middle",
+        "dominant-baseline": "central",
+        class: labelClass(label),
+      },
       isolate(text),
     );
   const links = target.map((to, r) => {
@@ -49,7 +55,13 @@ export function drawLinks(matrix, width, color) {
   });
   return svg(
     "svg",
-    { width: total, height: 2 * lineHeight + gap, viewBox: `0 0 ${total} ${2 * lineHeight + gap}`, "font-family": FONT, "font-size": size },
+    {
+      width: total,
+      height: 2 * lineHeight + gap,
+      viewBox: `0 0 ${total} ${2 * lineHeight + gap}`,
+      "font-family": FONT,
+      "font-size": size,
+    },
     ...links,
     ...source.map(words),
     ...target.map(words),
@@ -87,7 +99,10 @@ export function drawCoverage(labels, sides) {
       html(
         "div",
         { class: "bar-line", title: `${name}: ${value.toFixed(2)} of the mean` },
-        html("span", { class: `bar ${kind}`, style: `width: ${Math.max(1, (100 * value) / most)}%` }),
+        html("span", {
+          class: `bar ${kind}`,
+          style: `width: ${Math.max(1, (100 * value) / most)}%`,
+        }),
         html("span", { class: "mean", style: `left: ${100 / most}%` }),
         html("span", { class: "dim" }, note),
       ),

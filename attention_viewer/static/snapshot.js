@@ -6,7 +6,7 @@ const VERSION = 1;
 export const WEIGHTS = Float32Array.from({ length: 256 }, (_, code) => (code / 255) ** 2);
 
 /** The attention of all heads of one kind. */
-export class AttentionMap {
+class AttentionMap {
   constructor({ name, rows, columns, shape, causal }, codes) {
     Object.assign(this, { name, rows, columns, causal, codes });
     [this.layers, this.heads, this.numRows, this.numColumns] = shape;

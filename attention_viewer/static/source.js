@@ -17,7 +17,9 @@ export class Server {
 
   payload(run, tag, step, time) {
     // The time makes another address of a step that was trained again.
-    return this.#get("snapshot", { run, tag, step, time }).then((response) => response.arrayBuffer());
+    return this.#get("snapshot", { run, tag, step, time }).then((response) =>
+      response.arrayBuffer(),
+    );
   }
 
   async #get(route, query = {}) {
@@ -62,7 +64,8 @@ export class Snapshots {
   get(run, tag, { step, time }) {
     const key = JSON.stringify([run, tag, step, time]);
     let kept = this.#kept.get(key);
-    if (kept) this.#kept.delete(key); // to stand behind all others
+    if (kept)
+      this.#kept.delete(key); // to stand behind all others
     else kept = this.#load(key, run, tag, step, time);
     this.#kept.set(key, kept);
     return kept;
@@ -89,7 +92,10 @@ export class Snapshots {
     for (const [oldKey, old] of this.#kept) {
       if (this.#bytes <= this.maxBytes || oldKey === key) break;
       this.#kept.delete(oldKey);
-      old.then(({ bytes }) => (this.#bytes -= bytes), () => {});
+      old.then(
+        ({ bytes }) => (this.#bytes -= bytes),
+        () => {},
+      );
     }
     return snapshot;
   }

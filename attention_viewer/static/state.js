@@ -1,6 +1,6 @@
 // What is shown, as it stands in the address.
 
-export const DEFAULTS = {
+const DEFAULTS = {
   run: "",
   tag: "",
   step: -1, // the newest
@@ -29,7 +29,8 @@ export function toStrings(state) {
   return found;
 }
 
-const toText = (value) => (Array.isArray(value) ? value.map((head) => head.join(".")).join(",") : `${value}`);
+const toText = (value) =>
+  Array.isArray(value) ? value.map((head) => head.join(".")).join(",") : `${value}`;
 
 /** Returns a state; what is unknown or no value is left at its default. */
 export function fromStrings(strings) {
@@ -47,5 +48,7 @@ function parse(standard, text) {
   if (typeof standard === "number") return Number.isFinite(Number(text)) ? Number(text) : undefined;
   if (!Array.isArray(standard)) return undefined;
   const heads = text.split(",").map((head) => head.split(".").map(Number));
-  return heads.every((head) => head.length === 2 && head.every(Number.isInteger)) ? heads : undefined;
+  return heads.every((head) => head.length === 2 && head.every(Number.isInteger))
+    ? heads
+    : undefined;
 }

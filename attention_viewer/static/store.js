@@ -37,7 +37,13 @@ export class Store {
     if (version === this.version) return false;
     const series = await this.source.series(run, tag);
     if (run !== this.run || tag !== this.tag) this.texts.clear();
-    Object.assign(this, { run, tag, version, steps: series.steps, seriesNotes: series.notes ?? [] });
+    Object.assign(this, {
+      run,
+      tag,
+      version,
+      steps: series.steps,
+      seriesNotes: series.notes ?? [],
+    });
     this.measures = new Measures(this.probe, series.measures);
     return true;
   }
@@ -51,7 +57,8 @@ export class Store {
   async load(at, run = this.run) {
     const { tag } = this;
     const snapshot = await this.snapshots.get(run, tag, at);
-    if (run === this.run && tag === this.tag) this.texts.set(at.step, snapshot.texts.translation ?? "");
+    if (run === this.run && tag === this.tag)
+      this.texts.set(at.step, snapshot.texts.translation ?? "");
     return snapshot;
   }
 
@@ -68,7 +75,12 @@ export class Store {
     const version = this.#version(run, this.tag);
     if (this.#other?.version !== version) {
       const { steps, measures } = await this.source.series(run, this.tag);
-      this.#other = { version, run, steps, measures: new Measures(this.runs[run][this.tag], measures) };
+      this.#other = {
+        version,
+        run,
+        steps,
+        measures: new Measures(this.runs[run][this.tag], measures),
+      };
     }
     return this.#other;
   }

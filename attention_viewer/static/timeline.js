@@ -18,17 +18,25 @@ export class Filmstrip {
     const room = Math.max(3, Math.min(MAX_MAPS, Math.floor(width / 100)));
     const chosen = spread(steps, room);
     const size = Math.min(150, Math.floor(width / chosen.length) - 14);
-    const nearest = chosen.reduce((best, s) => (Math.abs(s.step - step) < Math.abs(best.step - step) ? s : best));
+    const nearest = chosen.reduce((best, s) =>
+      Math.abs(s.step - step) < Math.abs(best.step - step) ? s : best,
+    );
     const drawing = (this.drawing = {});
     const snapshots = await Promise.all(chosen.map((s) => load(s).catch(() => null)));
     if (this.drawing !== drawing) return; // a later one has begun
     const frames = chosen.map((s, i) => {
       const map = snapshots[i]?.maps[mapName];
-      const canvas = html("canvas", { class: "enlarged", style: `width: ${size}px; height: ${size}px` });
+      const canvas = html("canvas", {
+        class: "enlarged",
+        style: `width: ${size}px; height: ${size}px`,
+      });
       if (map) paint(canvas, map, heads, scale);
       return html(
         "button",
-        { class: s === nearest ? "frame-button on" : "frame-button", click: () => this.onStep(s.step) },
+        {
+          class: s === nearest ? "frame-button on" : "frame-button",
+          click: () => this.onStep(s.step),
+        },
         canvas,
         html("span", { class: "caption" }, count(s.step)),
       );
@@ -40,7 +48,10 @@ export class Filmstrip {
 /** Returns `most` elements, the first and last among them, spread evenly. */
 function spread(elements, most) {
   if (elements.length <= most) return elements;
-  return Array.from({ length: most }, (_, i) => elements[Math.round((i * (elements.length - 1)) / (most - 1))]);
+  return Array.from(
+    { length: most },
+    (_, i) => elements[Math.round((i * (elements.length - 1)) / (most - 1))],
+  );
 }
 
 /** The model's own translation: each one with the step at which it appeared. */
@@ -71,9 +82,20 @@ export class Translations {
       ...rows.map(({ from, until, translation }) =>
         html(
           "button",
-          { class: step >= from && step <= until ? "row on" : "row", click: () => this.onStep(from) },
-          html("span", { class: "steps" }, from === until ? count(from) : `${count(from)} – ${count(until)}`),
-          html("bdi", { class: translation === reference ? "text right" : "text" }, visible(translation) || "(nothing)"),
+          {
+            class: step >= from && step <= until ? "row on" : "row",
+            click: () => this.onStep(from),
+          },
+          html(
+            "span",
+            { class: "steps" },
+            from === until ? count(from) : `${count(from)} – ${count(until)}`,
+          ),
+          html(
+            "bdi",
+            { class: translation === reference ? "text right" : "text" },
+            visible(translation) || "(nothing)",
+          ),
         ),
       ),
     );

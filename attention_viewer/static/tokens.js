@@ -22,7 +22,7 @@ export function shorten(text, length = 24) {
 }
 
 /** Returns whether a token is punctuation alone. */
-export function isPunctuation({ piece, isSpecial }) {
+function isPunctuation({ piece, isSpecial }) {
   const text = piece.replaceAll(SPACE, "");
   return !isSpecial && PUNCTUATION.test(text);
 }
