@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from keras_transformer.masks import attention_bias
+
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class MultiHeadAttention(keras.layers.MultiHeadAttention):
@@ -61,8 +63,8 @@ class MultiHeadAttention(keras.layers.MultiHeadAttention):
         query = ops.transpose(_flat(self.query_dense, query), (0, 2, 1, 3))
         query = query * self.key_dim**-0.5
         source = self.project(value)
-        scores = _attention_weights(query, source["key"], ops.expand_dims(attention_mask, 1))
-        heads = ops.matmul(self.weight_dropout(scores, training=training), source["value"])
+        scores = _attention_weights(query, source["key"], attention_bias(attention_mask))
+        heads = _multiply(self.weight_dropout(scores, training=training), source["value"])
         return _flat(self.output_dense, ops.transpose(heads, (0, 2, 1, 3))), scores
 
     def project(self, sequence):
@@ -106,7 +108,7 @@ class MultiHeadAttention(keras.layers.MultiHeadAttention):
         shape = (batch_size, self.num_heads, 0, self.key_dim)
         return {name: ops.zeros(shape, self.compute_dtype) for name in ("key", "value")}
 
-    def step_self(self, x, projection, cache, mask):
+    def step_self(self, x, num_beams, projection, cache, bias=None):
         """Attend from the newest position of each beam to the positions of that beam.
 
         The cache holds the positions of all beams of a sentence, in the order of their making. It
@@ -115,63 +117,85 @@ class MultiHeadAttention(keras.layers.MultiHeadAttention):
 
         Args:
             x: The newest positions, (batch * beams, d_model).
+            num_beams: Beams of a sentence.
             projection: From `self_projection`.
             cache: {"key", "value"}, each (batch, heads, keys, key_dim).
-            mask: bool (batch, beams, keys + beams), True = attend; see `masks.beam_mask`.
+            bias: float32 (batch, beams, keys + beams): `masks.attention_bias` of
+                `masks.beam_mask`; or None for one beam, which attends to all.
 
         Returns:
             Same shape as `x`; and the cache with one key and value more for each beam.
         """
-        shape = (-1, mask.shape[1], 3, self.num_heads, self.key_dim)
-        projected = ops.transpose(ops.reshape(_project(x, projection), shape), (2, 0, 3, 1, 4))
-        query, key, value = ops.unstack(projected)  # (batch, heads, beams, key_dim)
+        shape = (-1, num_beams, 3, self.num_heads, self.key_dim)
+        projected = _move_axis(ops.reshape(_project(x, projection), shape), 1, 3)
+        query, key, value = ops.unstack(projected, axis=1)  # (batch, heads, beams, key_dim)
         cache = {
             "key": ops.concatenate([cache["key"], key], axis=2),
             "value": ops.concatenate([cache["value"], value], axis=2),
         }
-        x, _ = self._step(query, cache, mask)
+        x, _ = self._step(query, cache, bias)
         return x, cache
 
-    def step_cross(self, x, projection, source, mask):
+    def step_cross(self, x, num_beams, projection, source, bias):
         """Attend from the newest position of each beam to the source, which all beams share.
 
         The beams stand as queries of one sentence, so its keys and values are kept once.
 
         Args:
             x: The newest positions, (batch * beams, d_model).
+            num_beams: Beams of a sentence.
             projection: From `query_projection`.
             source: What `project` gave, each (batch, heads, source, key_dim).
-            mask: bool (batch, beams, source), True = attend.
+            bias: float32 (batch, 1, source): `masks.attention_bias` of the source's mask.
 
         Returns:
             Same shape as `x`; and the attention weights (batch, heads, beams, source).
         """
-        shape = (-1, mask.shape[1], self.num_heads, self.key_dim)
-        query = ops.transpose(ops.reshape(_project(x, projection), shape), (0, 2, 1, 3))
-        return self._step(query, source, mask)
+        shape = (-1, num_beams, self.num_heads, self.key_dim)
+        query = _move_axis(ops.reshape(_project(x, projection), shape), 1, 2)
+        return self._step(query, source, bias)
 
-    def _step(self, query, memory, mask):
+    def _step(self, query, memory, bias):
         """Attend from `query` (batch, heads, beams, key_dim).
 
         Returns:
             (batch * beams, d_model), and the weights (batch, heads, beams, key).
         """
-        weights = _attention_weights(query, memory["key"], ops.expand_dims(mask, 1))
-        heads = ops.transpose(ops.matmul(weights, memory["value"]), (0, 2, 1, 3))
+        weights = _attention_weights(query, memory["key"], bias)
+        heads = _move_axis(_multiply(weights, memory["value"]), 2, 1)
         heads = ops.reshape(heads, (-1, self.num_heads * self.key_dim))
         return _project(heads, _matrix(self.output_dense, num_inputs=heads.shape[1])), weights
 
 
-def _attention_weights(query, key, mask):
-    """Compute softmax(QK^T), the weights of equation 1, of queries divided by sqrt(d_k) already.
+def _attention_weights(query, key, bias):
+    """Compute softmax(QK^T + bias), the weights of equation 1; the queries are scaled already.
 
     In float32 whatever the policy, as extreme products overflow in float16.
     """
-    logits = ops.matmul(ops.cast(query, "float32"), ops.swapaxes(ops.cast(key, "float32"), -1, -2))
-    logits = ops.where(mask, logits, -1e9)
-    if logits.shape[-1] == 1:  # of which ops.softmax warns
-        return ops.ones_like(query[..., :1])
-    return ops.cast(ops.softmax(logits), query.dtype)
+    logits = _multiply(ops.cast(query, "float32"), ops.cast(key, "float32"), transpose_y=True)
+    if bias is not None:  # (batch, query, key), for all heads
+        logits = logits + ops.expand_dims(bias, 1)
+    # Not ops.softmax: of few numbers TensorFlow's is three times slower on a CPU, and Keras warns
+    # where there is one key, as at every first step.
+    weights = ops.exp(logits - ops.max(logits, axis=-1, keepdims=True))
+    weights = weights / ops.sum(weights, axis=-1, keepdims=True)
+    return ops.cast(weights, query.dtype)
+
+
+def _multiply(x, y, transpose_y=False):
+    """Multiply many small matrices: (batch, heads, n, m) by (batch, heads, m, k)."""
+    if keras.backend.backend() != "tensorflow" or x.dtype != "float32":
+        return ops.matmul(x, ops.swapaxes(y, -1, -2) if transpose_y else y)
+    # Not ops.matmul: TensorFlow hands it to oneDNN on a CPU, where each call takes 40 to 70
+    # microseconds however small the matrices are. This op stays with Eigen.
+    import tensorflow as tf
+
+    return tf.raw_ops.BatchMatMulV3(x=x, y=y, Tout=x.dtype, adj_y=transpose_y)
+
+
+def _move_axis(x, source, target):
+    """Move an axis of known size; not by a transpose, which oneDNN makes slow as in `_multiply`."""
+    return ops.stack(ops.unstack(x, axis=source), axis=target)
 
 
 def _matrix(projection, num_inputs=None):

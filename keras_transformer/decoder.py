@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_transformer.masks import beam_mask
+from keras_transformer.masks import attention_bias, beam_mask
 from keras_transformer.stack import Stack, TransformerLayer
 
 
@@ -70,16 +70,17 @@ class DecoderLayer(TransformerLayer):
             "cross": self.cross_attention.query_projection(),
         }
 
-    def step(self, x, weights, cache, self_attention_mask, cross_attention_mask):
+    def step(self, x, num_beams, weights, cache, self_attention_bias, cross_attention_bias):
         """Decode one position of each beam at inference; equal to that position of `call`.
 
         Args:
             x: The position, (batch * beams, d_model).
+            num_beams: Beams of a sentence.
             weights: From `prepare_step`.
             cache: {"target", "source"}: keys and values of the earlier positions and of the source,
                 see MultiHeadAttention.step_self and step_cross.
-            self_attention_mask: bool (batch, beams, keys), True = attend.
-            cross_attention_mask: bool (batch, beams, source), True = attend.
+            self_attention_bias: float32 (batch, beams, keys), or None for one beam.
+            cross_attention_bias: float32 (batch, 1, source).
 
         Returns:
             Same shape as `x`; the cache with this position added; and the cross-attention weights
@@ -87,12 +88,12 @@ class DecoderLayer(TransformerLayer):
         """
         h = self.self_attention_residual.enter(x)
         h, target = self.self_attention.step_self(
-            h, weights["self"], cache["target"], self_attention_mask
+            h, num_beams, weights["self"], cache["target"], self_attention_bias
         )
         x = self.self_attention_residual.leave(x, h, training=False)
         h = self.cross_attention_residual.enter(x)
         h, scores = self.cross_attention.step_cross(
-            h, weights["cross"], cache["source"], cross_attention_mask
+            h, num_beams, weights["cross"], cache["source"], cross_attention_bias
         )
         x = self.cross_attention_residual.leave(x, h, training=False)
         cache = {"target": target, "source": cache["source"]}
@@ -178,14 +179,11 @@ class Decoder(Stack):
             }
             for layer in self.layers
         ]
-        shape = (batch_size, num_beams, source_length)
-        cache = {
-            "layers": layers,
-            "self_attention_mask": ops.zeros((batch_size, num_beams, 0), "bool"),
-            "cross_attention_mask": ops.broadcast_to(source_mask, shape),
-        }
+        cache = {"layers": layers, "source_bias": attention_bias(source_mask)}
+        if num_beams > 1:
+            cache["self_attention_mask"] = ops.zeros((batch_size, num_beams, 0), "bool")
         if with_coverage:
-            cache["coverage"] = ops.zeros(shape, "float32")
+            cache["coverage"] = ops.zeros((batch_size, num_beams, source_length), "float32")
         return cache
 
     def prepare_step(self):
@@ -205,22 +203,24 @@ class Decoder(Stack):
         Returns:
             (batch * beams, d_model); and the cache for the next step.
         """
-        d_model = x.shape[-1]
+        _, num_beams, d_model = x.shape
         x = x + self.positions.vectors(ops.expand_dims(position, 0), d_model, x.dtype)
         x = ops.reshape(x, (-1, d_model))  # one product for all beams of all sentences
-        self_mask = beam_mask(cache["self_attention_mask"], parents)
-        cross_mask = cache["cross_attention_mask"]
-        layers = []
+        next_cache = {**cache, "layers": []}
+        self_bias = None  # one beam sees all of its positions
+        if num_beams > 1:
+            mask = beam_mask(cache["self_attention_mask"], parents)
+            next_cache["self_attention_mask"] = mask
+            self_bias = attention_bias(mask)
         for layer, layer_weights, layer_cache in zip(
             self.layers, weights, cache["layers"], strict=True
         ):
             x, layer_cache, scores = layer.step(
-                x, layer_weights, layer_cache, self_mask, cross_mask
+                x, num_beams, layer_weights, layer_cache, self_bias, cache["source_bias"]
             )
-            layers.append(layer_cache)
-        next_cache = {**cache, "layers": layers, "self_attention_mask": self_mask}
+            next_cache["layers"].append(layer_cache)
         if "coverage" in cache:  # of the last layer, the mean of its heads
             newest = ops.mean(ops.cast(scores, "float32"), axis=1)  # (batch, beams, source)
-            is_parent = ops.one_hot(parents, parents.shape[1], dtype="float32")
+            is_parent = ops.one_hot(parents, num_beams, dtype="float32")
             next_cache["coverage"] = ops.matmul(is_parent, cache["coverage"]) + newest
         return self.leave(x), next_cache

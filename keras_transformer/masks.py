@@ -33,6 +33,11 @@ def target_attention_mask(target_ids):
     return _without_empty_rows(ops.logical_and(real, causal_mask(ops.shape(target_ids)[1])))
 
 
+def attention_bias(mask):
+    """Return what to add to attention logits: 0 where `mask` is True, else -inf; float32."""
+    return ops.where(mask, 0.0, -float("inf"))
+
+
 def beam_mask(earlier, parents):
     """Return what the newest position of each beam may see, of all positions of its sentence.
 

@@ -176,7 +176,7 @@ class StepDecoder:
             float32 (batch, beams): the sum over source tokens of log(min(attention, 1)), 0 at most.
         """
         logs = ops.log(ops.clip(cache["coverage"], 1e-9, 1.0))
-        return ops.sum(ops.where(cache["cross_attention_mask"], logs, 0.0), axis=-1)
+        return ops.sum(ops.where(cache["source_bias"] == 0, logs, 0.0), axis=-1)
 
 
 class Parts:

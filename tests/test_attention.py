@@ -7,6 +7,7 @@ import reference
 from keras import ops
 
 from keras_transformer.attention import MultiHeadAttention
+from keras_transformer.masks import attention_bias
 
 HEADS, KEY_DIM, D_MODEL = 3, 4, 12
 
@@ -136,9 +137,8 @@ def test_the_cache_starts_empty_and_grows_by_one_position_of_each_beam(beams):
     for length in range(3):
         for leaf in cache.values():
             assert tuple(leaf.shape) == (2, HEADS, length * beams, KEY_DIM)
-        mask = np.ones((2, beams, (length + 1) * beams), bool)
         x = draw(2 * beams, D_MODEL)
-        _, cache = layer.step_self(x, layer.self_projection(), cache, mask)
+        _, cache = layer.step_self(x, beams, layer.self_projection(), cache)
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -153,7 +153,7 @@ def test_steps_of_self_attention_equal_causal_attention(beams):
     for position in range(length):
         own = np.tile(np.eye(beams, dtype=bool), (2, 1, position + 1))  # each beam its own only
         newest = x[:, :, position].reshape(2 * beams, D_MODEL)
-        step, cache = layer.step_self(newest, projection, cache, own)
+        step, cache = layer.step_self(newest, beams, projection, cache, attention_bias(own))
         step = values(step).reshape(2, beams, D_MODEL)
         np.testing.assert_allclose(step, whole[:, :, position], atol=1e-5)
 
@@ -163,10 +163,10 @@ def test_attention_to_a_projected_source_equals_cross_attention(beams):
     layer = make_attention()
     x, source = draw(2, beams, D_MODEL), draw(2, 5, D_MODEL)
     mask = np.array([[[1, 1, 1, 0, 0]], [[1, 0, 0, 0, 0]]], dtype=bool)
-    mask = np.repeat(mask, beams, axis=1)
     whole, scores = layer.call_with_scores(x, source, mask)
     flat = x.reshape(2 * beams, D_MODEL)
-    step, weights = layer.step_cross(flat, layer.query_projection(), layer.project(source), mask)
+    projection, projected = layer.query_projection(), layer.project(source)
+    step, weights = layer.step_cross(flat, beams, projection, projected, attention_bias(mask))
     np.testing.assert_allclose(values(step), values(whole).reshape(flat.shape), atol=1e-5)
     np.testing.assert_allclose(values(weights), values(scores), atol=1e-6)
 
