@@ -56,7 +56,7 @@ demo: $(INSTALLED) ## train on the embedded phrasebook, export, score, translate
 	@echo 'What next?'
 	@echo '  Train on your own pairs, one "source TAB target" a line:'
 	@echo '    $(BIN)/python -m training --train mine.train.tsv --valid mine.valid.tsv --output runs/mine'
-	@echo '  Look at the training curves:'
+	@echo '  Look at the training curves and at attention over training:'
 	@echo '    $(BIN)/tensorboard --logdir runs/demo/logs'
 	@echo '  Serve the model over REST:'
 	@echo '    docker run --rm -p 8501:8501 -v "$$PWD/exports/demo:/models/demo" -e MODEL_NAME=demo tensorflow/serving'
@@ -74,14 +74,16 @@ define install
 	@$(require_usable_venv)
 	@touch $(VENV)/.installing
 	$(BIN)/python -m pip install --requirement $(1)
+	@# TensorBoard finds its plugins by the metadata of what is installed.
+	$(BIN)/python -m pip install --no-deps --editable .
 	@rm $(VENV)/.installing
 endef
 
-$(INSTALLED): requirements.txt
+$(INSTALLED): requirements.txt pyproject.toml
 	$(call install,requirements.txt)
 	@touch $@
 
-$(DEV_INSTALLED): requirements.txt requirements-dev.txt
+$(DEV_INSTALLED): requirements.txt requirements-dev.txt pyproject.toml
 	$(call install,requirements-dev.txt)
 	@touch $(INSTALLED) $@
 

@@ -41,17 +41,26 @@ class ExportedTranslator:
             self._loaded = tf.saved_model.load(str(folder))
         except (OSError, ValueError, tf.errors.OpError) as error:
             raise ValueError(f"{folder}: {str(error).splitlines()[0]}") from None
-        if "serving_default" not in self._loaded.signatures:
-            raise ValueError(f"{folder}: has no signature serving_default")
+        self._folder = folder
+        self._translate = self.signature("serving_default")
+
+    def signature(self, name: str):
+        """Return the function of a signature.
+
+        Raises:
+            ValueError: The SavedModel lacks it.
+        """
+        if name not in self._loaded.signatures:
+            raise ValueError(f"{self._folder}: has no signature {name}")
+        return self._loaded.signatures[name]
 
     def __call__(
         self, texts: Sequence[str], batch_size: int = 64, progress: bool = False
     ) -> list[str]:
         """Translate any number of strings; as `Translator.__call__`."""
-        signature = self._loaded.signatures["serving_default"]
 
         def translate(batch):
-            translations = signature(text=tf.constant(batch))["translation"].numpy()
+            translations = self._translate(text=tf.constant(batch))["translation"].numpy()
             return [translation.decode() for translation in translations]
 
         return translate_in_batches(translate, texts, batch_size, progress)

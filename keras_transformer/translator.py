@@ -72,7 +72,7 @@ class Translator:
         # No AutoGraph here or at export: no Python statement depends on a tensor, and it would read
         # the source again, which may have changed since a long run began.
         self._translate = tf.function(
-            self.translate,
+            self._best,
             input_signature=[tf.TensorSpec([None], tf.string, name="text")],
             autograph=False,
         )
@@ -124,13 +124,8 @@ class Translator:
             The best hypothesis of each text: "translation" string, "score" float32, "num_tokens"
             int32, and "truncated" bool, each (batch,).
         """
-        best = self.n_best(text, num_best=1)
-        return {
-            "translation": best["translations"][:, 0],
-            "score": best["scores"][:, 0],
-            "num_tokens": best["num_tokens"][:, 0],
-            "truncated": best["truncated"],
-        }
+        best = self._best(text)
+        return {name: best[name] for name in ("translation", "score", "num_tokens", "truncated")}
 
     def n_best(self, text: tf.Tensor, num_best: int | None = None) -> dict[str, tf.Tensor]:
         """Translate, with several hypotheses.
@@ -143,7 +138,8 @@ class Translator:
             "translations" string (batch, N) and "scores" float32 (batch, N), best first;
             "num_tokens" int32 (batch, N), with the end token; "truncated" bool (batch,). With
             segmentation, hypothesis n is made of the n-th of each sentence, and its score is of
-            their probabilities and lengths together.
+            their probabilities and lengths together; without, there is also "ids" int32 (batch, N,
+            target).
         """
         num_best = num_best or self.decoding.num_best or self.decoding.beam_size
         if not self.decoding.segment:
@@ -272,6 +268,28 @@ class Translator:
 
         return translate_in_batches(translate, texts, batch_size, progress)
 
+    def best_ids(self, texts: Sequence[str]) -> tf.Tensor:
+        """Translate strings, as one batch, to ids. Texts are not segmented.
+
+        Returns:
+            int32 (batch, target): tokens with the end token, then padding.
+        """
+        if not self.decoding.segment:  # as in __call__, with the same graph
+            return self._translate(tf.constant(texts))["ids"]
+        source_ids, _ = self.source_tokenizer.encode(tf.constant(texts), self.max_source_length)
+        return self._search(source_ids).ids[:, 0]
+
+    def _best(self, text):
+        """Return the first of the n-best, with its ids unless texts are segmented."""
+        best = self.n_best(text, num_best=1)
+        found = {
+            "translation": best["translations"][:, 0],
+            "score": best["scores"][:, 0],
+            "num_tokens": best["num_tokens"][:, 0],
+            "truncated": best["truncated"],
+        }
+        return found | {"ids": best["ids"][:, 0]} if "ids" in best else found
+
     def _n_best(self, text, num_best):
         source_ids, is_cut = self.source_tokenizer.encode(text, self.max_source_length)
         hypotheses = self._search(source_ids, num_best)
@@ -283,6 +301,7 @@ class Translator:
             "translations": tf.reshape(translations, [-1, num_best]),
             "scores": hypotheses.scores,
             "num_tokens": hypotheses.lengths,
+            "ids": hypotheses.ids,
             "truncated": is_cut,
         }
 

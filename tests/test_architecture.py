@@ -14,12 +14,19 @@ PROJECT = Path(__file__).parents[1]
 # Package: the modules of its siblings that it may import, with all below them.
 PACKAGES = {
     "keras_transformer": [],
+    "attention_viewer": ["keras_transformer"],
     "export": ["keras_transformer"],
     "training": ["keras_transformer", "attention_viewer.summary"],
 }
-# Computation is written with keras.ops; these three are the way between text and tensors, and the
+# Computation is written with keras.ops; these are the ways between text and tensors, and the
 # one loop that keras.ops can't express (see there).
-MAY_IMPORT_TENSORFLOW = {"tokenizer.py", "translator.py", "segmentation.py", "exported.py"}
+MAY_IMPORT_TENSORFLOW = {
+    "exported.py",
+    "inspection.py",
+    "segmentation.py",
+    "tokenizer.py",
+    "translator.py",
+}
 MAY_IMPORT_TENSORFLOW_IN_A_FUNCTION = {"attention.py", "decoding.py"}
 PRIVATE = ("keras.src", "tensorflow.python", "tensorflow.core", "tensorboard.compat")
 
@@ -135,6 +142,20 @@ def test_no_file_of_a_package_is_left_out_when_it_is_installed(package):
     for folder in {file.parent for file in files_of(package)}:
         name = ".".join(folder.relative_to(PROJECT).parts)
         assert f'"{name}"' in text.partition("[tool.setuptools]")[2].partition("[tool.ruff]")[0]
+
+
+def test_the_tensorboard_plugin_needs_neither_keras_nor_tensorflow():
+    """Nor the rest of the project: TensorBoard stops if a plugin can't be imported."""
+    seen, todo = set(), [PROJECT / "attention_viewer/plugin.py"]
+    while todo:
+        file = todo.pop()
+        seen.add(file)
+        at_import = [i for i in imports_of(file) if not i.is_inside_function]
+        assert {i.package for i in at_import}.isdisjoint(
+            {"keras", "tensorflow", "tensorflow_text", "keras_transformer"}
+        ), file
+        todo += project_imports(file) - seen
+    assert len(seen) > 1
 
 
 def test_imports_go_one_way_from_file_to_file():

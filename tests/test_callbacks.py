@@ -11,15 +11,23 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from google.protobuf import text_format
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins import projector
+from test_translator import SENTENCES, train_tokenizer
 
-from keras_transformer import ModelConfig, build_transformer
+from attention_viewer.metadata import MEASURES, from_content
+from keras_transformer import ModelConfig, Translator, build_transformer
+from keras_transformer.config import DecodingConfig
+from keras_transformer.tokenizer import Tokenizer
 from training import callbacks
 from training.averaging import CheckpointAverage
 from training.callbacks import (
+    AttentionSummary,
     Divergence,
     DivergenceError,
     EarlyStop,
+    Embeddings,
     Evaluation,
     Interrupted,
     Interruption,
@@ -32,6 +40,7 @@ from training.evaluate import score
 from training.events import drop_events_after
 from training.loss import MaskedCrossentropy
 from training.metrics import TokenAccuracy
+from training.probes import Probe
 from training.schedule import WarmupInverseSqrt
 
 PAIRS = [
@@ -438,6 +447,125 @@ def test_the_time_of_an_evaluation_does_not_count_as_training(model, tmp_path, c
     evaluate = OnEpochEnd(lambda logs: [callbacks.time.perf_counter() for _ in range(100)])
     fit(compile_model(model), [evaluate, scalars], epochs=3, steps=2)
     assert scalars.seconds == 6 * 2.0
+
+
+# Attention
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer(train_tokenizer(SENTENCES))
+
+
+@pytest.fixture
+def translator(tokenizer):
+    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 2, "d_model": 8, "num_heads": 2}
+    model = build_transformer(ModelConfig(tokenizer.vocab_size, d_ff=8, dropout=0.1, **sizes))
+    decoding = DecodingConfig(beam_size=1)
+    return Translator(compile_model(model), tokenizer, max_length=40, decoding=decoding)
+
+
+PROBES = [Probe("你好。", "Hello."), Probe("我喜欢茶。", "I like tea.")]
+
+
+def read_series(folder):
+    """Return {tag: {step: value}} and {tag: metadata} of the event file in `folder`."""
+    (file,) = Path(folder).iterdir()
+    events = EventAccumulator(str(file), size_guidance={"tensors": 0}).Reload()
+    tags = events.Tags()["tensors"]
+    values = {
+        tag: {e.step: tf.make_ndarray(e.tensor_proto) for e in events.Tensors(tag)} for tag in tags
+    }
+    return values, {tag: events.SummaryMetadata(tag) for tag in tags}
+
+
+def test_attention_is_written_before_training_and_at_every_nth_step(translator, tmp_path):
+    attention = AttentionSummary(translator, PROBES, tmp_path, every_steps=2)
+    fit(translator.model, [attention], epochs=2, steps=3)
+    values, metadata = read_series(tmp_path)
+    for tag in ("probe-1", "probe-1/measures", "probe-2", "probe-2/measures"):
+        assert list(values[tag]) == [0, 2, 4, 6]
+    assert attention.seconds > 0
+    content = from_content(metadata["probe-2"].plugin_data.content)
+    assert content["source"] == "我喜欢茶。"
+    assert [(m["name"], m["layers"]) for m in content["maps"]] == [
+        ("encoder", 1),
+        ("decoder", 2),
+        ("cross", 2),
+        ("translation", 2),
+    ]
+    for step in (0, 6):
+        assert values["probe-1"][step].shape == (1,)
+        measures = values["probe-1/measures"][step]
+        assert measures.shape == ((1 + 2 + 2 + 2) * 2, len(MEASURES))
+    first, last = values["probe-1/measures"][0], values["probe-1/measures"][6]
+    assert np.nanmax(np.abs(first - last)) > 1e-5  # it is the model that is trained
+
+
+def test_the_trained_model_is_looked_at_last_of_all(translator, tmp_path):
+    fit(translator.model, [AttentionSummary(translator, PROBES, tmp_path, 100)], steps=3)
+    assert list(read_series(tmp_path)[0]["probe-1"]) == [0, 3]
+
+
+def test_without_the_plugin_there_are_scalars_images_and_texts(translator, tmp_path):
+    fit(translator.model, [AttentionSummary(translator, PROBES, tmp_path, 2)], epochs=2, steps=3)
+    values, metadata = read_series(tmp_path)
+    kinds = {tag: data.plugin_data.plugin_name for tag, data in metadata.items()}
+    scalars = [tag for tag, kind in kinds.items() if kind == "scalars"]
+    assert len(scalars) == (1 + 2 + 2 + 2) * 2
+    assert "attention_entropy/cross_layer_2_head_1" in scalars
+    entropies = [values[f"probe-{i}/measures"][6][(1 + 2) * 2 + 2, 0] for i in (1, 2)]
+    assert values["attention_entropy/cross_layer_2_head_1"][6] == pytest.approx(
+        np.mean(entropies), rel=1e-5
+    )
+    assert kinds["attention/probe-2"] == "images" and kinds["translation/probe-2"] == "text"
+    assert list(values["attention/probe-2"]) == [2, 6]  # the newest at the end of each epoch
+    width, height, png = values["attention/probe-2"][6]
+    assert int(width) > 18 and int(height) > 18 and png.startswith(b"\x89PNG")
+    text = values["translation/probe-2"][6].item().decode()
+    assert text.splitlines()[:2] == ["    source: 我喜欢茶。", "    reference: I like tea."]
+
+
+def test_a_resumed_run_writes_no_step_twice(translator, tmp_path):
+    fit(translator.model, [AttentionSummary(translator, PROBES, tmp_path / "a", 2)], steps=4)
+    fit(translator.model, [AttentionSummary(translator, PROBES, tmp_path / "b", 2)], steps=4)
+    steps = [list(read_series(tmp_path / name)[0]["probe-1"]) for name in "ab"]
+    assert steps == [[0, 2, 4], [6, 8]]  # the second goes on from step 4
+
+
+def test_attention_changes_nothing_that_training_depends_on(translator, tmp_path):
+    model = translator.model
+    fit(model, [])
+    attention = AttentionSummary(translator, PROBES, tmp_path, every_steps=1)
+    attention.set_model(model)
+    variables = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
+    before = [keras.ops.convert_to_numpy(variable).copy() for variable in variables]
+    attention.on_train_batch_end(0)
+    after = [keras.ops.convert_to_numpy(variable) for variable in variables]
+    assert all(map(np.array_equal, before, after))
+
+
+def test_embeddings_are_written_for_the_projector_with_their_pieces(translator, tmp_path):
+    fit(translator.model, [Embeddings(translator, tmp_path, most=50)])
+    config = projector.ProjectorConfig()
+    text_format.Parse((tmp_path / "projector_config.pbtxt").read_text(), config)
+    (embedding,) = config.embeddings
+    assert embedding.tensor_name == "embedding"
+    vectors = np.loadtxt(tmp_path / embedding.tensor_path, delimiter="\t")
+    matrix = np.asarray(translator.model.get_layer("embedding").embeddings)
+    np.testing.assert_allclose(vectors, matrix[4:54], rtol=1e-3, atol=1e-6)
+    labels = (tmp_path / embedding.metadata_path).read_text("utf-8").splitlines()
+    pieces = translator.tokenizer.pieces(tf.range(4, 54)).numpy()
+    assert labels == [piece.decode() for piece in pieces]
+
+
+def test_options_are_in_the_hparams_tab(tmp_path):
+    Scalars(tmp_path, options={"d_model": 128, "preset": "tiny"})
+    (file,) = tmp_path.iterdir()
+    events = EventAccumulator(str(file)).Reload()
+    start = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    assert b"d_model" in start and b"tiny" in start
+    assert b"validation/bleu" in events.SummaryMetadata("_hparams_/experiment").plugin_data.content
 
 
 # Saved states and the time limit

@@ -160,6 +160,8 @@ def test_no_texts_give_no_translations(translators, n_best):
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_n_best_has_all_hypotheses_best_first(n_best, beam_size):
     found = n_best[beam_size](tf.constant(TEXTS))
+    ids = found.pop("ids")
+    assert (ids.dtype, ids.shape[:2]) == (tf.int32, (len(TEXTS), beam_size))
     assert {name: (value.dtype, value.shape) for name, value in found.items()} == {
         "translations": (tf.string, (len(TEXTS), beam_size)),
         "scores": (tf.float32, (len(TEXTS), beam_size)),
@@ -177,7 +179,7 @@ def test_n_best_has_all_hypotheses_best_first(n_best, beam_size):
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_the_translation_is_the_first_of_the_n_best(translators, n_best, beam_size):
     translator = translators[beam_size]
-    best = translator._translate(tf.constant(TEXTS))
+    best = as_graph(translator.translate)(tf.constant(TEXTS))
     found = n_best[beam_size](tf.constant(TEXTS))
     assert {name: (value.dtype, value.shape) for name, value in best.items()} == {
         "translation": (tf.string, (len(TEXTS),)),
@@ -193,6 +195,8 @@ def test_the_translation_is_the_first_of_the_n_best(translators, n_best, beam_si
         np.testing.assert_array_equal(best[one], found[many][:, 0])
     texts = [translation.decode() for translation in best["translation"].numpy()]
     assert translator(TEXTS) == texts
+    ids = translator.best_ids(TEXTS)
+    assert translator.tokenizer.decode(ids).numpy().tolist() == [text.encode() for text in texts]
 
 
 def test_translations_are_the_decoded_hypotheses(translators, n_best):

@@ -1,4 +1,4 @@
-"""Keras callbacks: evaluation and best weights, TensorBoard scalars, saved states, ways to end."""
+"""Keras callbacks: evaluation and best weights, TensorBoard, saved states, ways to end."""
 
 import math
 import signal
@@ -13,13 +13,24 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorboard.plugins import projector
+from tensorboard.plugins.hparams import api as hparams
 
+from attention_viewer.summary import (
+    Snapshot,
+    write_entropies,
+    write_plain_views,
+    write_snapshot,
+)
+from keras_transformer.config import END_ID
+from keras_transformer.inspection import Inspector
 from keras_transformer.translator import Translator
 from training import checkpoints
 from training.averaging import swapped_weights
 from training.evaluate import score
 from training.loss import MaskedCrossentropy
 from training.metrics import Perplexity
+from training.probes import Probe
 
 
 class Evaluation(keras.callbacks.Callback):
@@ -158,6 +169,7 @@ class Scalars(keras.callbacks.Callback):
         logs_path: Folder of the event file.
         every_steps: Steps between two points.
         progress: What `progress` returned, of a resumed run.
+        options: Of the run, for the HParams tab; none are written by default.
 
     Attributes:
         num_tokens: Target tokens trained on so far.
@@ -165,7 +177,11 @@ class Scalars(keras.callbacks.Callback):
     """
 
     def __init__(
-        self, logs_path: Path, every_steps: int = 50, progress: dict[str, Any] | None = None
+        self,
+        logs_path: Path,
+        every_steps: int = 50,
+        progress: dict[str, Any] | None = None,
+        options: dict[str, bool | float | str] | None = None,
     ):
         super().__init__()
         progress = progress or {}
@@ -174,6 +190,11 @@ class Scalars(keras.callbacks.Callback):
         self.seconds = progress.get("seconds", 0.0)
         self._window: Counter[str] = Counter(progress.get("window", {}))
         self._writer = tf.summary.create_file_writer(str(logs_path))
+        if options:
+            with self._writer.as_default():
+                metrics = [hparams.Metric(f"validation/{name}") for name in ("bleu", "perplexity")]
+                hparams.hparams_config([hparams.HParam(name) for name in options], metrics)
+                hparams.hparams(options)
 
     def progress(self) -> dict[str, Any]:
         """Return what a resumed run goes on from; the points so far are written to the disk."""
@@ -246,6 +267,136 @@ class Scalars(keras.callbacks.Callback):
             "num_tokens": float(accuracy.num_tokens),
             "seconds": time.perf_counter(),
         }
+
+
+class AttentionSummary(keras.callbacks.Callback):
+    """Writes the attention for probe sentences, and their translations, for the attention viewer.
+
+    For TensorBoards without it: each head's entropy as a scalar, and at the end of each Keras epoch
+    heat maps as images and translations as text.
+
+    Args:
+        translator: Over the model that is trained.
+        probes: Pairs to watch.
+        logs_path: Folder of the event file; one of its own, as TensorBoard may read no more of a
+            file when there is a later one in its folder.
+        every_steps: Steps between two snapshots.
+
+    Attributes:
+        seconds: Time that the snapshots took.
+    """
+
+    def __init__(
+        self, translator: Translator, probes: Sequence[Probe], logs_path: Path, every_steps: int
+    ):
+        super().__init__()
+        self.probes = probes
+        self.every_steps = every_steps
+        self.seconds = 0.0
+        self._inspector = Inspector(translator)
+        self._writer = tf.summary.create_file_writer(str(logs_path))
+        self._last_step = -1
+        self._snapshots: list[Snapshot] = []
+
+    def on_train_begin(self, logs=None):
+        """Write a snapshot of the untrained model; a resumed run has that of the step before."""
+        step = int(self.model.optimizer.iterations)
+        if step:
+            self._last_step = step
+        else:
+            self._write(step)
+
+    def on_train_batch_end(self, batch, logs=None):
+        """Write a snapshot at every `every_steps`-th step."""
+        step = int(self.model.optimizer.iterations)
+        if step % self.every_steps == 0 and step != self._last_step:
+            self._write(step)
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Write images and texts of the last snapshot."""
+        start = time.perf_counter()
+        with self._writer.as_default():
+            for i, snapshot in enumerate(self._snapshots, start=1):
+                write_plain_views(f"probe-{i}", snapshot, self._last_step)
+        self._writer.flush()
+        self._snapshots = []  # written once
+        self.seconds += time.perf_counter() - start
+
+    def on_train_end(self, logs=None):
+        """Write a snapshot of the trained model."""
+        step = int(self.model.optimizer.iterations)
+        if step != self._last_step:
+            self._write(step)
+
+    def _write(self, step: int) -> None:
+        start = time.perf_counter()
+        self._last_step = step
+        sources = [probe.source for probe in self.probes]
+        targets = [probe.target for probe in self.probes]
+        references = self._inspector.references(sources, targets)
+        translations = self._inspector.translations(sources)
+        self._snapshots = [
+            Snapshot.of(
+                {
+                    "source": probe.source,
+                    "reference": probe.target,
+                    "translation": translation.text,
+                },
+                translation,
+                reference,
+                probe.links,
+            )
+            for probe, translation, reference in zip(
+                self.probes, translations, references, strict=True
+            )
+        ]
+        with self._writer.as_default():
+            for i, snapshot in enumerate(self._snapshots, start=1):
+                write_snapshot(f"probe-{i}", snapshot, step)
+            write_entropies(self._snapshots, step)
+        self._writer.flush()
+        self.seconds += time.perf_counter() - start
+
+
+class Embeddings(keras.callbacks.Callback):
+    """At the end of training: the token embeddings for TensorBoard's projector, with their pieces.
+
+    Args:
+        translator: Over the model that is trained.
+        logs_path: Folder to write to.
+        most: Pieces at the most; those with the lowest ids, which are the most frequent.
+    """
+
+    def __init__(self, translator: Translator, logs_path: Path, most: int = 5000):
+        super().__init__()
+        self.translator = translator
+        self.logs_path = logs_path
+        self.most = most
+
+    def on_train_end(self, logs=None):
+        """Write the vectors, their labels, and the file that tells the projector of them."""
+        self.logs_path.mkdir(parents=True, exist_ok=True)
+        config = projector.ProjectorConfig()
+        tokenizers = {
+            "embedding": self.translator.tokenizer,
+            "source_embedding": self.translator.source_tokenizer,
+            "target_embedding": self.translator.tokenizer,
+        }
+        for layer in self.model.layers:
+            if layer.name not in tokenizers:
+                continue
+            vectors = keras.ops.convert_to_numpy(layer.embeddings)[END_ID + 1 :][: self.most]
+            ids = tf.range(END_ID + 1, END_ID + 1 + len(vectors))
+            pieces = tokenizers[layer.name].pieces(ids).numpy()
+            # A label is a line; no piece but a control character could break one.
+            labels = [" ".join(piece.decode(errors="replace").split()) or "?" for piece in pieces]
+            info = config.embeddings.add(tensor_name=layer.name)
+            info.tensor_path = f"{layer.name}.vectors.tsv"
+            info.metadata_path = f"{layer.name}.pieces.tsv"
+            np.savetxt(self.logs_path / info.tensor_path, vectors, "%.4g", delimiter="\t")
+            text = "".join(f"{label}\n" for label in labels)
+            (self.logs_path / info.metadata_path).write_text(text, encoding="utf-8")
+        projector.visualize_embeddings(str(self.logs_path), config)
 
 
 class States(keras.callbacks.Callback):

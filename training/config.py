@@ -50,6 +50,10 @@ class TrainingConfig:
             corpus.
         patience: Stop after so many evaluations without a better one; 0 means never.
         log_every_steps: Steps between TensorBoard points.
+        attention_every_steps: Steps between snapshots of attention for TensorBoard; 0 means none.
+        attention_probes: Sentences whose attention is watched, one "source TAB target" a line, with
+            gold links between words behind another TAB, or without; empty means four of the
+            validation corpus.
         mixed_precision: Compute in 16 bits: "" (no), "mixed_float16" or "mixed_bfloat16".
         seed: Of initial weights, dropout, data order, segmentations and vocabulary.
         init_from: Run directory whose best weights the training starts from; "" means random ones.
@@ -82,6 +86,8 @@ class TrainingConfig:
     select_by: str = "bleu"
     patience: int = 0
     log_every_steps: int = 50
+    attention_every_steps: int = 300
+    attention_probes: str = ""
     mixed_precision: str = ""
     seed: int = 1
     init_from: str = ""
@@ -111,7 +117,14 @@ class TrainingConfig:
         ):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be above 0, received {getattr(self, name)!r}")
-        for name in ("subword_alpha", "max_minutes", "evaluate_every_steps", "patience", "seed"):
+        for name in (
+            "subword_alpha",
+            "max_minutes",
+            "evaluate_every_steps",
+            "patience",
+            "attention_every_steps",
+            "seed",
+        ):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, received {getattr(self, name)!r}")
         for name in ("label_smoothing", "average_decay"):

@@ -1,6 +1,7 @@
 """One run from corpus to run directory: vocabulary, batches, model, `fit`, results."""
 
 import dataclasses
+import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,8 +26,10 @@ from keras_transformer.translator import Translator
 from training import checkpoints, phrasebook
 from training.averaging import CheckpointAverage
 from training.callbacks import (
+    AttentionSummary,
     Divergence,
     EarlyStop,
+    Embeddings,
     Evaluation,
     Interruption,
     Scalars,
@@ -40,6 +43,7 @@ from training.events import drop_events_after
 from training.loss import MaskedCrossentropy
 from training.metrics import TokenAccuracy
 from training.optimizer import AveragedAdam
+from training.probes import Probe, choose_probes, read_probes
 from training.sampling import Segmenter, segment_corpus
 from training.schedule import WarmupInverseSqrt
 from training.vocabulary import (
@@ -53,6 +57,7 @@ from training.warm_start import check_shape, copy_weights, read_vocabularies
 
 CHECKPOINTS_FOLDER = "checkpoints"
 LOGS_FOLDER = "logs"
+ATTENTION_FOLDER = "logs/attention"
 EXPORTED_SENTENCES = 32
 MAX_STEPS_BETWEEN_EVALUATIONS = 1000
 LINES_OF_A_BAD_BATCH = 3
@@ -125,7 +130,13 @@ def prepare(config: RunConfig, output: Path, resume: bool, started: float) -> "R
     translator = Translator(
         model, tokenizer, source_tokenizer, max_length, DecodingConfig(beam_size=1)
     )
-    return Run(options, output, translator, batches, valid_batches, valid_pairs, progress, started)
+    probes: Sequence[Probe] = []
+    if options.attention_every_steps:
+        path = options.attention_probes
+        probes = read_probes(path) if path else choose_probes(valid_pairs)
+    return Run(
+        options, output, translator, batches, valid_batches, valid_pairs, probes, progress, started
+    )
 
 
 class Run:
@@ -138,6 +149,7 @@ class Run:
         batches: The training corpus.
         valid_batches: The validation corpus.
         valid_pairs: And as text.
+        probes: Pairs whose attention is watched; none to watch nothing.
         progress: Of the restored state; empty without one.
         started: When this part of the run began, on the clock of `time.monotonic`.
     """
@@ -150,6 +162,7 @@ class Run:
         batches: Batches,
         valid_batches: Batches,
         valid_pairs: Sequence[tuple[str, str]],
+        probes: Sequence[Probe],
         progress: dict[str, Any],
         started: float,
     ):
@@ -183,8 +196,17 @@ class Run:
         )
         self.early_stop = EarlyStop(self.evaluation, options.patience)
         self.scalars = Scalars(
-            output / LOGS_FOLDER, options.log_every_steps, progress.get("scalars")
+            output / LOGS_FOLDER,
+            options.log_every_steps,
+            progress.get("scalars"),
+            _hyperparameters(output),
         )
+        self.attention = None
+        if probes:
+            self.attention = AttentionSummary(
+                translator, probes, output / ATTENTION_FOLDER, options.attention_every_steps
+            )
+        self.embeddings = Embeddings(translator, output / LOGS_FOLDER)
         self.states = States(output / CHECKPOINTS_FOLDER, self.progress)
 
     def fit(self) -> dict[str, Any]:
@@ -282,6 +304,9 @@ class Run:
         callbacks += [self.evaluation, self.scalars, self.states]
         if self.options.patience:
             callbacks.append(self.early_stop)
+        if self.attention:
+            callbacks.append(self.attention)
+        callbacks.append(self.embeddings)
         if self.options.max_minutes:
             end = self.started + 60 * self.options.max_minutes
             callbacks.append(TimeLimit(end, self.evaluation))
@@ -334,6 +359,16 @@ def read_split(options: TrainingConfig, split: str) -> Iterator[tuple[str, str]]
     report = CorpusReport()
     yield from read_pairs(corpus, report=report)
     print("\n".join(report.lines()))
+
+
+def _hyperparameters(output: Path) -> dict[str, bool | float | str]:
+    """Return the effective options of model and training, for TensorBoard."""
+    config = json.loads((output / CONFIG_FILE).read_text(encoding="utf-8"))
+    return {
+        name: value
+        for name, value in (config["model"] | config["training"]).items()
+        if isinstance(value, bool | int | float | str)
+    }
 
 
 def _vocabulary_files(options: TrainingConfig) -> list[str]:
