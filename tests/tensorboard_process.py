@@ -1,6 +1,7 @@
 """A real `tensorboard` on loopback, for tests."""
 
 import contextlib
+import importlib.metadata
 import json
 import os
 import re
@@ -23,6 +24,8 @@ def tensorboard(logdir, *options, python_path=()):
         *options: More of its options.
         python_path: Folders to import from before all others.
     """
+    if not importlib.metadata.entry_points(group="tensorboard_plugins", name="attention"):
+        raise RuntimeError("the plugin is not installed, so TensorBoard can't find it: make setup")
     path = os.pathsep.join([*map(str, python_path), str(PROJECT)])
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(logdir)]
     process = subprocess.Popen(

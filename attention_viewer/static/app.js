@@ -184,7 +184,10 @@ export class App {
     this.snapshot = snapshot;
     this.index = store.measures.indexOf(this.at.step);
     if (!state.heads.length) state.heads = [bestCrossHead(map, store.measures, this.index).head];
-    const tab = state.tab in this.views ? state.tab : "explore";
+    const isSingle = store.steps.length === 1 && Object.keys(store.runs).length === 1;
+    this.buttons.time.hidden = this.buttons.compare.hidden = isSingle; // nothing to compare with
+    const isShown = state.tab in this.views && !this.buttons[state.tab].hidden;
+    const tab = isShown ? state.tab : "explore";
     for (const [name, { element }] of Object.entries(this.views)) {
       element.hidden = name !== tab;
       this.buttons[name].setAttribute("aria-selected", name === tab);
