@@ -139,16 +139,17 @@ def report_memory(folder, options):
     for name in ENGINES:
         command = [sys.executable, __file__, options.run, "--source", options.source]
         command += ["--sentences", "32", "--memory-of", name, "--exports", folder]
+        command += ["--beam-sizes", str(max(options.beam_sizes))]
         print(subprocess.check_output(command, text=True).strip())
 
 
 def measure_memory(options):
     """Load one engine, translate one batch, and print this process's peak resident memory."""
-    import resource
-
     translate = load_engine(options.memory_of, options.exports, max(options.beam_sizes))
     translate(read_sentences(options.source, options.sentences))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    # Not getrusage, whose maximum begins with that of the process that started this one.
+    status = Path("/proc/self/status").read_text()
+    peak = int(status.split("VmHWM:")[1].split()[0]) / 1024
     print(f"{options.memory_of}: {peak:.0f} MiB resident at most")
 
 

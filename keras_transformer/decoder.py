@@ -68,6 +68,7 @@ class DecoderLayer(TransformerLayer):
         return {
             "self": self.self_attention.self_projection(),
             "cross": self.cross_attention.query_projection(),
+            "feed_forward": self.feed_forward.prepare_step(),
         }
 
     def step(self, x, num_beams, weights, cache, self_attention_bias, cross_attention_bias):
@@ -97,7 +98,9 @@ class DecoderLayer(TransformerLayer):
         )
         x = self.cross_attention_residual.leave(x, h, training=False)
         cache = {"target": target, "source": cache["source"]}
-        return self._feed_forward(x, training=False), cache, scores
+        h = self.feed_forward_residual.enter(x)
+        h = self.feed_forward.step(h, weights["feed_forward"])
+        return self.feed_forward_residual.leave(x, h, training=False), cache, scores
 
     def _feed_forward(self, x, training):
         h = self.feed_forward(self.feed_forward_residual.enter(x), training=training)
