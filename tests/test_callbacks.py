@@ -479,12 +479,12 @@ def read_series(folder):
     return values, {tag: events.SummaryMetadata(tag) for tag in tags}
 
 
-def test_attention_is_written_before_training_and_at_every_nth_step(translator, tmp_path):
+def test_attention_is_written_first_at_every_nth_step_and_after_each_epoch(translator, tmp_path):
     attention = AttentionSummary(translator, PROBES, tmp_path, every_steps=2)
     fit(translator.model, [attention], epochs=2, steps=3)
     values, metadata = read_series(tmp_path)
     for tag in ("probe-1", "probe-1/measures", "probe-2", "probe-2/measures"):
-        assert list(values[tag]) == [0, 2, 4, 6]
+        assert list(values[tag]) == [0, 2, 3, 4, 6]
     assert attention.seconds > 0
     content = from_content(metadata["probe-2"].plugin_data.content)
     assert content["source"] == "我喜欢茶。"
@@ -519,7 +519,7 @@ def test_without_the_plugin_there_are_scalars_images_and_texts(translator, tmp_p
         np.mean(entropies), rel=1e-5
     )
     assert kinds["attention/probe-2"] == "images" and kinds["translation/probe-2"] == "text"
-    assert list(values["attention/probe-2"]) == [2, 6]  # the newest at the end of each epoch
+    assert list(values["attention/probe-2"]) == [3, 6]  # at the end of each epoch
     width, height, png = values["attention/probe-2"][6]
     assert int(width) > 18 and int(height) > 18 and png.startswith(b"\x89PNG")
     text = values["translation/probe-2"][6].item().decode()

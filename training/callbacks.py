@@ -280,7 +280,7 @@ class AttentionSummary(keras.callbacks.Callback):
         probes: Pairs to watch.
         logs_path: Folder of the event file; one of its own, as TensorBoard may read no more of a
             file when there is a later one in its folder.
-        every_steps: Steps between two snapshots.
+        every_steps: Steps between two snapshots; there is one at the end of each epoch, too.
 
     Attributes:
         seconds: Time that the snapshots took.
@@ -313,7 +313,10 @@ class AttentionSummary(keras.callbacks.Callback):
             self._write(step)
 
     def on_epoch_end(self, epoch, logs=None):
-        """Write images and texts of the last snapshot."""
+        """Write a snapshot, if there is none of this step yet; and its images and texts."""
+        step = int(self.model.optimizer.iterations)
+        if step != self._last_step:
+            self._write(step)
         start = time.perf_counter()
         with self._writer.as_default():
             for i, snapshot in enumerate(self._snapshots, start=1):
@@ -321,12 +324,6 @@ class AttentionSummary(keras.callbacks.Callback):
         self._writer.flush()
         self._snapshots = []  # written once
         self.seconds += time.perf_counter() - start
-
-    def on_train_end(self, logs=None):
-        """Write a snapshot of the trained model."""
-        step = int(self.model.optimizer.iterations)
-        if step != self._last_step:
-            self._write(step)
 
     def _write(self, step: int) -> None:
         start = time.perf_counter()

@@ -129,13 +129,16 @@ def results_of(run):
 
 
 def points_of(run):
-    """Return {tag: [(step, value), ...]} of all event files of a run, as they were written."""
+    """Return {(folder, tag): [(step, value), ...]} of all event files, as they were written."""
     points = defaultdict(list)
-    for file in sorted((run / "logs").iterdir()):
+    for file in sorted((run / "logs").rglob("events.out.tfevents.*")):
         events = EventAccumulator(str(file), size_guidance={"tensors": 0}).Reload()
         for tag in events.Tags()["tensors"]:
+            if tag.startswith("_hparams_"):
+                continue  # the options of the run, written again by each start
             for event in events.Tensors(tag):
-                points[tag].append((event.step, float(tf.make_ndarray(event.tensor_proto))))
+                value = tf.make_ndarray(event.tensor_proto)
+                points[file.parent.name, tag].append((event.step, value))
     return points
 
 
@@ -147,12 +150,14 @@ def assert_same_end(run, straight):
     assert results_of(run) == results_of(straight)
     want_points, got_points = points_of(straight), points_of(run)
     assert want_points.keys() == got_points.keys()
-    for tag in want_points:
-        steps = [step for step, _ in want_points[tag]]
-        assert steps == sorted(set(steps)) and len(steps) >= 6
-        assert [step for step, _ in got_points[tag]] == steps, tag
-        if tag != "tokens_per_second":
-            np.testing.assert_allclose(got_points[tag], want_points[tag], rtol=1e-5, err_msg=tag)
+    for folder, tag in want_points:
+        (steps, want), (got_steps, got) = (
+            zip(*points[folder, tag], strict=True) for points in (want_points, got_points)
+        )
+        assert list(steps) == sorted(set(steps)) and len(steps) >= (6 if folder == "logs" else 1)
+        assert got_steps == steps, (folder, tag)
+        if folder == "logs" and tag != "tokens_per_second":
+            np.testing.assert_allclose(got, want, rtol=1e-5, err_msg=tag)
 
 
 # A process that gets a SIGTERM in its 15th batch: the first of step 8.
