@@ -13,7 +13,7 @@ def drop_events_after(logs_path: Path, step: int) -> None:
 
     Args:
         logs_path: Folder with event files, in whatever subfolder.
-        step: The last step that is kept.
+        step: The last step that is kept; -1 keeps none.
 
     Raises:
         OSError: A file can't be written.
@@ -22,7 +22,7 @@ def drop_events_after(logs_path: Path, step: int) -> None:
         if any(event is None or event.step > step for event, _ in _read(file)):
             with replacing(file) as temporary, tf.io.TFRecordWriter(str(temporary)) as writer:
                 for event, record in _read(file):
-                    if event is not None and event.step <= step:
+                    if event is not None and (event.step <= step or event.file_version):
                         writer.write(record)
 
 

@@ -124,7 +124,8 @@ def prepare(config: RunConfig, output: Path, resume: bool, started: float) -> "R
         num_pieces = copy_weights(model, model_config, vocabularies, run)
         print(f"weights of {run}; {num_pieces:,} pieces have their embeddings from there")
     if resume:
-        drop_events_after(output / LOGS_FOLDER, int(model.optimizer.iterations))
+        step = int(model.optimizer.iterations) if restored else -1
+        drop_events_after(output / LOGS_FOLDER, step)
     effective = {"model": model_config.to_dict(), "training": dataclasses.asdict(options)}
     checkpoints.save_json(output / CONFIG_FILE, effective)
     translator = Translator(
@@ -301,11 +302,12 @@ class Run:
         ]
         if self.checkpoint_average:
             callbacks.append(self.checkpoint_average)
-        callbacks += [self.evaluation, self.scalars, self.states]
-        if self.options.patience:
-            callbacks.append(self.early_stop)
+        callbacks += [self.evaluation, self.scalars]
         if self.attention:
             callbacks.append(self.attention)
+        callbacks.append(self.states)  # what was written before it is there for a resumed run
+        if self.options.patience:
+            callbacks.append(self.early_stop)
         callbacks.append(self.embeddings)
         if self.options.max_minutes:
             end = self.started + 60 * self.options.max_minutes
