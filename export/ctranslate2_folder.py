@@ -42,7 +42,7 @@ def save(translator: Translator, folder: Path, quantization: str = "float32") ->
         activation=_ACTIVATIONS[parts.encoder.activation],
     )
     spec.config.add_source_eos = True
-    spec.config.layer_norm_epsilon = 1e-6
+    spec.config.layer_norm_epsilon = parts.encoder.layers[0].feed_forward_residual.norm.epsilon
     # Ours: CTranslate2 cuts at its own `max_input_length`, which a learned table may not reach.
     spec.config.add_attribute("max_source_length", translator.max_source_length)
     source, target = parts.source_embedding, parts.target_embedding

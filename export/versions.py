@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Collection
 from pathlib import Path
 
-SAVED_MODEL_FILE = "saved_model.pb"
+from keras_transformer.config import SAVED_MODEL_FILE
 
 
 def versions_of(model: Path) -> list[int]:

@@ -17,6 +17,8 @@ TOKENIZER_FILE = "tokenizer.model"
 SOURCE_TOKENIZER_FILE = "source_tokenizer.model"  # only with separate vocabularies
 RESULTS_FILE = "results.json"
 
+SAVED_MODEL_FILE = "saved_model.pb"  # what makes a folder a SavedModel
+
 # A translation may be this many tokens longer than its source (6.1).
 EXTRA_TARGET_LENGTH = 50
 

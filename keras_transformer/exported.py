@@ -10,13 +10,13 @@ from keras_transformer.batching import translate_in_batches
 from keras_transformer.config import (
     CONFIG_FILE,
     EXTRA_TARGET_LENGTH,
+    SAVED_MODEL_FILE,
     SOURCE_TOKENIZER_FILE,
     TOKENIZER_FILE,
     DecodingConfig,
 )
 from keras_transformer.translator import Translator
 
-SAVED_MODEL_FILE = "saved_model.pb"
 CTRANSLATE2_FILE = "model.bin"
 
 

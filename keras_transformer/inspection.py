@@ -6,10 +6,10 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.config import PAD_ID, START_ID
+from keras_transformer.config import PAD_ID
 from keras_transformer.model import build_attention_model
 from keras_transformer.tokenizer import Tokenizer
-from keras_transformer.translator import Translator
+from keras_transformer.translator import Translator, decoder_input
 
 
 class Attention(NamedTuple):
@@ -80,7 +80,7 @@ class Inspector:
         )
         # One step behind the labels. Behind a shorter target stands its end token, which no token
         # before it can see.
-        target_ids = tf.pad(labels, [[0, 0], [1, 0]], constant_values=START_ID)[:, :-1]
+        target_ids = decoder_input(labels)
         scores = self._scores(source_ids, target_ids)
         source_pieces = _pieces(translator.source_tokenizer, source_ids)
         input_pieces = _pieces(translator.tokenizer, target_ids)

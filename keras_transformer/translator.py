@@ -175,7 +175,7 @@ class Translator:
         """
         source_ids, _ = self.source_tokenizer.encode(source, self.max_source_length)
         labels, _ = self.tokenizer.encode(target, self.max_target_length)
-        logits = self.model({"source_ids": source_ids, "target_ids": _shift(labels)})
+        logits = self.model({"source_ids": source_ids, "target_ids": decoder_input(labels)})
         log_probs = -tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         is_real = labels != PAD_ID
         return {
@@ -200,7 +200,7 @@ class Translator:
         ids = hypotheses.ids[:, 0, : tf.reduce_max(hypotheses.lengths)]  # (batch, target)
         with tf.init_scope():  # a model is not built in the graph that uses it
             attention_model = build_attention_model(self.model)
-        scores = attention_model({"source_ids": source_ids, "target_ids": _shift(ids)})
+        scores = attention_model({"source_ids": source_ids, "target_ids": decoder_input(ids)})
         is_real = tf.cast(ids != PAD_ID, tf.float32)[:, tf.newaxis, tf.newaxis, :, tf.newaxis]
         return {
             "source_tokens": _pieces(self.source_tokenizer, source_ids),
@@ -339,7 +339,7 @@ class Translator:
         return tf.where(lengths > 1, limits, 1)
 
 
-def _shift(labels):
+def decoder_input(labels):
     """Return the decoder's input whose outputs are `labels`: the start token and all but one."""
     return tf.pad(labels, [[0, 0], [1, 0]], constant_values=START_ID)[:, :-1]
 
