@@ -22,9 +22,11 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
         kwargs.setdefault(
             "embeddings_initializer", keras.initializers.RandomNormal(stddev=output_dim**-0.5)
         )
-        # Logits in float32 whatever the policy: half-precision logits overflow in the loss.
-        kwargs.setdefault("reverse_dtype", "float32")
         super().__init__(input_dim, output_dim, tie_weights=tie_weights, **kwargs)
+        if self.reverse_dtype is None:
+            # Logits may exceed the range of float16. The loss gets float32 in any case.
+            is_narrow = self.compute_dtype == "float16"
+            self.reverse_dtype = "float32" if is_narrow else self.compute_dtype
 
     def call(self, inputs, reverse=False):
         """Embed, or project back.
@@ -37,7 +39,7 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
             Vectors (batch, length, d_model), or logits float32 (..., vocabulary).
         """
         outputs = super().call(inputs, reverse=reverse)
-        return outputs if reverse else outputs * self.output_dim**0.5
+        return ops.cast(outputs, "float32") if reverse else outputs * self.output_dim**0.5
 
     def output_kernel(self):
         """Return the matrix that `reverse` multiplies with, float32 (d_model, vocabulary)."""
@@ -47,8 +49,7 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
     def compute_output_spec(self, inputs, reverse=False):
         """Return the shape, and the dtype, which is float32 for logits under any policy."""
         spec = super().compute_output_spec(inputs, reverse=reverse)
-        dtype = self.reverse_dtype if reverse and self.reverse_dtype else self.compute_dtype
-        return keras.KerasTensor(spec.shape, dtype=dtype)
+        return keras.KerasTensor(spec.shape, dtype="float32" if reverse else self.compute_dtype)
 
 
 def sinusoid(positions, d_model):

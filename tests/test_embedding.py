@@ -66,6 +66,15 @@ def test_logits_are_float32_under_every_policy(policy):
     assert layer(keras.KerasTensor((2, 3), dtype="int32")).dtype == layer.compute_dtype
 
 
+def test_bfloat16_logits_are_a_bfloat16_product():
+    layer = TokenEmbedding(9, 16, dtype="mixed_bfloat16")
+    layer.build()
+    vectors = ops.cast(rng().standard_normal((2, 3, 16)), "bfloat16")
+    rounded = ops.cast(layer.embeddings, "bfloat16")
+    expected = values(ops.cast(ops.matmul(vectors, ops.transpose(rounded)), "float32"))
+    np.testing.assert_array_equal(values(layer(vectors, reverse=True)), expected)
+
+
 @pytest.mark.parametrize("tie_weights", [True, False])
 def test_token_embedding_survives_its_config(tie_weights):
     layer = TokenEmbedding(9, 16, tie_weights=tie_weights, name="some", dtype="mixed_bfloat16")
