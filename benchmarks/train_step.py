@@ -27,7 +27,7 @@ from training.run import compile_model
 
 SEED = 1
 SIDE_OF_LIMIT = 2048  # of the square float32 product whose speed is the limit
-PAIRS_OF_CORPUS = 4000
+PAIRS_OF_CORPUS = 1000
 LENGTHS = (4, 48)  # of the pairs of that corpus
 
 
