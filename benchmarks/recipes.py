@@ -1,0 +1,103 @@
+"""What options of a recipe for a small corpus do: one short run each, from one seed.
+
+    python benchmarks/recipes.py --train FILE --valid FILE --test FILE --output FOLDER
+
+Every run differs from the first in what its name says, and has the same time. They run one after
+the other and alone, so leave the machine to them. Started again, it goes on where it was.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+MODEL = {"preset": "small", "dropout": 0.2}
+TRAINING = {
+    "vocab_size": 6000,
+    "batch_tokens": 2048,
+    "warmup_steps": 1000,
+    "learning_rate_scale": 0.7,
+    "evaluate_every_steps": 300,
+    "evaluation_sentences": 500,
+}
+AVERAGE = {"average_decay": 0.999}
+RECIPES = {
+    "plain": (MODEL, TRAINING),
+    "moving average, 0.999": (MODEL, TRAINING | AVERAGE),
+    "the same, dropout 0.3": (MODEL | {"dropout": 0.3}, TRAINING | AVERAGE),
+    "the same, subword sampling": (
+        MODEL,
+        TRAINING | AVERAGE | {"subword_nbest_size": 16, "subword_alpha": 0.2},
+    ),
+    "the same, learning rate x 1.4": (MODEL, TRAINING | AVERAGE | {"learning_rate_scale": 1.0}),
+    "the same, vocabulary 3,000": (MODEL, TRAINING | AVERAGE | {"vocab_size": 3000}),
+    "the same, pre-norm": (MODEL | {"pre_norm": True}, TRAINING | AVERAGE),
+    "the same, untied": (MODEL | {"tie_weights": False}, TRAINING | AVERAGE),
+}
+
+
+def main():
+    """Train and score each recipe; print the table."""
+    options = parse()
+    print("| recipe | parameters | steps | validation BLEU | test BLEU | ± | test chrF |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for name, (model, training) in RECIPES.items():
+        run = options.output / name.replace(" ", "-").replace(",", "")
+        config = run.with_suffix(".toml")
+        config.parent.mkdir(parents=True, exist_ok=True)
+        if options.mixed_precision:
+            training = training | {"mixed_precision": options.mixed_precision}
+        config.write_text(as_toml({"model": model, "training": training}), encoding="utf-8")
+        if not (run / "results.json").exists():
+            execute(
+                "training",
+                *("--config", config, "--train", options.train, "--valid", options.valid),
+                *("--max-minutes", options.minutes, "--seed", options.seed),
+                *("--output", run, "--resume"),
+            )
+        scores = json.loads(
+            execute("training.evaluate", run, "--test", options.test).splitlines()[-1]
+        )
+        results = json.loads((run / "results.json").read_text(encoding="utf-8"))
+        print(
+            f"| {name} | {results['parameters']:,} | {results['steps']:,} "
+            f"| {results['best_bleu']:.2f} | {scores['bleu']:.2f} | {scores['bleu_ci']:.2f} "
+            f"| {scores['chrf']:.2f} |",
+            flush=True,
+        )
+
+
+def as_toml(tables):
+    """Return the text of a TOML file with these tables of plain values."""
+    lines = []
+    for table, values in tables.items():
+        lines.append(f"[{table}]")
+        # JSON's strings, numbers and booleans are TOML's.
+        lines += [f"{name} = {json.dumps(value)}" for name, value in values.items()]
+    text = "\n".join(lines) + "\n"
+    assert tomllib.loads(text) == tables
+    return text
+
+
+def execute(module, *arguments):
+    """Run a module of the project with `arguments`; return its standard output."""
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def parse():
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for name in ("train", "valid", "test"):
+        parser.add_argument(f"--{name}", required=True, help="TSV: source TAB target")
+    parser.add_argument("--output", required=True, type=Path, help="folder for the runs")
+    parser.add_argument("--minutes", type=float, default=10, help="of each run (default 10)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--mixed-precision", help="such as mixed_bfloat16; float32 without")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
