@@ -76,13 +76,13 @@ class _Filled(keras.Model):
     """Fills the buffer "ids" with the most probable tokens until it is full or all have ended."""
 
     def __init__(self, model):
-        super().__init__()
+        super().__init__(name="greedy_search")
         self.transformer = model  # so that its weights are this model's
         self.parts = Parts(model)
 
     def call(self, inputs):
         parts, ids, limits = self.parts, inputs["ids"], inputs["limits"]
-        batch_size, size = ids.shape
+        batch_size, size = ops.shape(ids)
         source_mask = source_attention_mask(inputs["source_ids"])
         encoder_output = parts.encoder(
             parts.source_embedding(inputs["source_ids"]), attention_mask=source_mask, training=False

@@ -1,9 +1,11 @@
 """Trains a Transformer: `python -m training --train F --valid F --output RUN`."""
 
 import argparse
+import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    if not is_first:
+        sys.stdout = open(os.devnull, "w")  # what they would print is the same
     # TensorFlow takes seconds to load: not for --help, nor for a mistake in the arguments.
     from training.callbacks import DivergenceError, Interrupted
     from training.run import prepare
@@ -55,6 +59,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted; --resume goes on from the last saved state", file=sys.stderr)
         return 128 + signal.SIGINT
+    except Exception as error:
+        if process is None:
+            raise
+        traceback.print_exc()
+        print(
+            f"error: process {process.number} can't go on: {str(error).splitlines()[0]}\n"
+            "If another process has ended before, its last lines say why.",
+            file=sys.stderr,
+        )
+        return 1
     return 0
 
 
@@ -101,4 +115,10 @@ def _check_output(output: Path, resume: bool) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    if status and any(argument.startswith("--process") for argument in sys.argv):
+        # Without the end of a normal exit, where this process would wait for the others, and they
+        # for what it no longer computes.
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)

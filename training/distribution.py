@@ -57,7 +57,7 @@ class Distribution:
         """Return whether the flag is set in any process."""
         return flag
 
-    def check_agreement(self, *contents: bytes | np.ndarray) -> None:
+    def check_agreement(self, *contents: bytes | memoryview) -> None:
         """Check that all processes have the same contents.
 
         Raises:
@@ -166,13 +166,13 @@ class DataParallel(Distribution):
         """Return whether the flag is set in any process."""
         return flag if self._process.num_processes == 1 else bool(np.any(_gather(np.array([flag]))))
 
-    def check_agreement(self, *contents: bytes | np.ndarray) -> None:
+    def check_agreement(self, *contents: bytes | memoryview) -> None:
         """Check that all processes have the same contents, by a hash of them."""
         if self._process.num_processes == 1:
             return
         digest = hashlib.sha256()
         for content in contents:
-            digest.update(memoryview(content))
+            digest.update(content)
         digests = _gather(np.frombuffer(digest.digest(), np.uint8))
         others = [number for number, row in enumerate(digests) if np.any(row != digests[0])]
         if others:

@@ -130,7 +130,10 @@ def prepare(
     valid_batches = _make_batches(valid_corpus, "valid", options, max_length, division)
     effective = {"model": model_config.to_dict(), "training": dataclasses.asdict(options)}
     distribution.check_agreement(
-        json.dumps(effective).encode(), *vocabularies, corpus.source.ids, corpus.target.ids
+        json.dumps(effective).encode(),
+        *vocabularies,
+        corpus.source.ids.data,
+        corpus.target.ids.data,
     )
     with distribution.scope():
         model = build_transformer(model_config)
