@@ -50,8 +50,8 @@ class Evaluation(keras.callbacks.Callback):
             `AveragedAdam.average` or `CheckpointAverage.average`.
         best: The best evaluation before this training, of a resumed run.
         num_since_best: And how many evaluations came after it.
-        share: Gives what a function returns in the first of many processes to all of them:
-            `Distribution.share`.
+        share: Gives what a function returns in the first of many processes to all of them, as
+            `Distribution.share`; by default this process is alone.
 
     Attributes:
         best: Step and scores of the best evaluation so far; empty before the first.
@@ -496,8 +496,8 @@ class Interruption(keras.callbacks.Callback):
     Args:
         save: Called before training ends. Give this callback to `fit` as the last one.
         signals: Ctrl-C (also a notebook's interrupt) and the request to terminate.
-        any_process: Whether a flag is set in any of many processes, which end together:
-            `Distribution.any`.
+        any_process: Whether a flag is set in any of many processes, which end together, as
+            `Distribution.any`; by default this process is alone.
     """
 
     def __init__(

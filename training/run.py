@@ -367,7 +367,7 @@ class Run:
         if self.options.max_minutes:
             end = self.started + 60 * self.options.max_minutes
             callbacks.append(TimeLimit(end, self.evaluation, any_process))
-        save = self.states.save if writes else bool
+        save: Callable[[], object] = self.states.save if writes else lambda: None
         return [*callbacks, Interruption(save, any_process=any_process)]
 
     def _count_batch(self, batch, logs):
