@@ -33,6 +33,7 @@ batch_tokens = 200
 warmup_steps = 10
 evaluate_every_steps = 3
 evaluation_sentences = 2
+select_by = "loss"
 attention_every_steps = 0
 """
 # Each process compiles for half a minute.
