@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.compiled_search import pad_width
 from keras_transformer.config import PAD_ID
 from keras_transformer.model import build_attention_model
 from keras_transformer.tokenizer import Tokenizer
@@ -49,6 +51,15 @@ class Inspector:
     def __init__(self, translator: Translator):
         self.translator = translator
         model = build_attention_model(translator.model)
+        if keras.backend.backend() != "tensorflow":
+            model.make_predict_function()
+            self._scores = lambda source_ids, target_ids: model.predict_on_batch(
+                {
+                    "source_ids": pad_width(source_ids.numpy(), translator.max_source_length),
+                    "target_ids": pad_width(target_ids.numpy(), translator.max_target_length),
+                }
+            )
+            return
 
         def scores(source_ids, target_ids):
             return model({"source_ids": source_ids, "target_ids": target_ids})

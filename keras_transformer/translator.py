@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.batching import translate_in_batches
+from keras_transformer.compiled_search import CompiledGreedySearch
 from keras_transformer.config import (
     CONFIG_FILE,
     EXTRA_TARGET_LENGTH,
@@ -46,6 +47,9 @@ class Translator:
             is cut.
         decoding: Options of the search.
 
+    Raises:
+        ValueError: The backend is not TensorFlow, and the search not the greedy one.
+
     Example:
         >>> translator = Translator.from_run("runs/demo")
         >>> translator(["你好。"])
@@ -69,13 +73,26 @@ class Translator:
         if decoding.max_target_length:
             self.max_target_length = min(self.max_target_length, decoding.max_target_length)
         self._decoder = StepDecoder(model)
-        # No AutoGraph here or at export: no Python statement depends on a tensor, and it would read
-        # the source again, which may have changed since a long run began.
-        self._translate = tf.function(
-            self._best,
-            input_signature=[tf.TensorSpec([None], tf.string, name="text")],
-            autograph=False,
-        )
+        self._translate = self._best
+        self._compiled_search = None
+        if keras.backend.backend() == "tensorflow":
+            # No AutoGraph here or at export: no Python statement depends on a tensor, and it would
+            # read the source again, which may have changed since a long run began.
+            self._translate = tf.function(
+                self._best,
+                input_signature=[tf.TensorSpec([None], tf.string, name="text")],
+                autograph=False,
+            )
+        elif decoding.beam_size == 1 and not decoding.no_repeat_ngram:
+            self._compiled_search = CompiledGreedySearch(
+                model, self.max_source_length, self.max_target_length, decoding.length_penalty
+            )
+        else:
+            raise ValueError(
+                f"beam_size must be 1 and no_repeat_ngram 0 on the {keras.backend.backend()} "
+                f"backend, received {decoding.beam_size} and {decoding.no_repeat_ngram}; weights "
+                "trained there translate on the other with KERAS_BACKEND=tensorflow"
+            )
 
     @classmethod
     def from_run(cls, run: str | Path, decoding: DecodingConfig = DecodingConfig()) -> "Translator":
@@ -309,6 +326,9 @@ class Translator:
         """Return the best hypotheses as ids, for int32 (batch, source)."""
         options = self.decoding
         limits = self._limits(source_ids)
+        if self._compiled_search:  # text is TensorFlow's whatever the backend
+            found = self._compiled_search(source_ids.numpy(), limits.numpy())
+            return Hypotheses(*map(tf.constant, found))
         if options.beam_size == 1:
             step, cache = self._decoder.start(source_ids)
             return greedy_search(

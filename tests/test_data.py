@@ -1,6 +1,7 @@
 """Batches: what is in them, in which order, how full they are, and where a resumed run goes on."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from keras_transformer.config import END_ID, PAD_ID, START_ID
 from keras_transformer.tokenizer import Tokenizer
 from training import data
 from training.corpus import read_pairs
-from training.data import Batches, Sequences, TokenizedCorpus, tokenize_corpus
+from training.data import Batches, Division, Sequences, TokenizedCorpus, tokenize_corpus
 from training.vocabulary import train_vocabulary
 
 TATOEBA = Path(__file__).resolve().parents[2] / "shared/data/tatoeba-zh-en/train.tsv"
@@ -257,6 +258,93 @@ def test_a_corpus_of_one_pair_is_a_batch_in_each_pass():
 def test_an_empty_corpus_is_an_error():
     with pytest.raises(ValueError, match="^corpus has no pair that fits max_length"):
         Batches(corpus_of([], []), 100, seed=1)
+
+
+# Division among devices and processes
+
+
+def real_rows(batch):
+    """Return the batch without rows of padding."""
+    inputs, labels, *weights = batch
+    is_real = np.any(labels != PAD_ID, axis=1)
+    assert np.all(np.any(inputs["source_ids"] != PAD_ID, axis=1) == is_real)
+    return {name: ids[is_real] for name, ids in inputs.items()}, labels[is_real]
+
+
+def test_a_divided_batch_is_the_whole_one_with_rows_of_padding(corpus):
+    whole = take(Batches(corpus, 40, seed=1).dataset(), 40)
+    divided = take(Batches(corpus, 40, 1, Division(num_parts=3, weigh_parts=True)).dataset(), 40)
+    assert as_pairs(map(real_rows, divided)) == as_pairs(whole)
+    assert all(len(labels) % 3 == 0 for _, labels, _ in divided)
+    assert any(len(labels) % 3 for _, labels in whole)
+    for (inputs, labels), (other_inputs, other_labels, _) in zip(whole, divided, strict=True):
+        assert inputs["source_ids"].shape[1] == other_inputs["source_ids"].shape[1]
+        assert labels.shape[1] == other_labels.shape[1]
+
+
+def test_parts_are_weighed_by_their_share_of_the_real_target_tokens(corpus):
+    dataset = Batches(corpus, 40, 1, Division(num_parts=2, weigh_parts=True)).dataset()
+    seen = set()
+    for _, labels, weights in take(dataset, 40):
+        num_tokens = [np.sum(part != PAD_ID) for part in np.split(labels, 2)]
+        expected = [2 * count / sum(num_tokens) for count in num_tokens]
+        np.testing.assert_allclose(weights, np.repeat(expected, len(labels) // 2), rtol=1e-6)
+        seen.update(expected)
+    assert len(seen) > 5
+
+
+FIXED = Division(num_parts=2, fixed_shapes=True)
+
+
+def test_fixed_shapes_are_few_and_hold_each_pair_once(corpus):
+    batches = Batches(corpus, 100, 1, FIXED)
+    for dataset in (batches.dataset(), batches.one_pass()):
+        seen = take(dataset, batches.steps_per_pass)
+        assert Counter(sum(as_pairs(map(real_rows, seen)), ())) == Counter(pairs_of(corpus))
+        shapes = {(*labels.shape, inputs["source_ids"].shape[1]) for inputs, labels in seen}
+        widths = {width for _, width, _ in shapes}
+        assert len(shapes) == len(widths) > 1
+        assert all(target == source and rows % 8 == 0 for rows, target, source in shapes)
+        assert widths <= {4, 8, 12, 16, max(*corpus.source.lengths, *corpus.target.lengths)}
+
+
+def test_fixed_shapes_stay_below_the_budget_but_for_eight_rows(corpus):
+    for _, labels in take(Batches(corpus, 100, 1, FIXED).dataset(), 40):
+        assert labels.size <= 100 or len(labels) == 8
+
+
+def test_the_padding_share_counts_rows_of_padding(corpus):
+    batches = Batches(corpus, 100, 1, FIXED)
+    seen = take(batches.dataset(), batches.steps_per_pass)
+    sides = ([inputs["source_ids"] for inputs, _ in seen], [labels for _, labels in seen])
+    shares = [np.mean(np.concatenate([ids.ravel() for ids in side]) == PAD_ID) for side in sides]
+    assert batches.padding_share() == pytest.approx(tuple(shares), abs=1e-12)
+
+
+def test_the_shares_of_all_processes_are_the_batch(corpus):
+    whole = take(Batches(corpus, 100, 1, FIXED).dataset(3), 30)
+    shares = [
+        take(
+            Batches(corpus, 100, 1, replace(FIXED, process=i, num_processes=2)).dataset(3),
+            30,
+        )
+        for i in (0, 1)
+    ]
+    for (inputs, labels), *parts in zip(whole, *shares, strict=True):
+        np.testing.assert_array_equal(np.concatenate([part[1] for part in parts]), labels)
+        for name, ids in inputs.items():
+            np.testing.assert_array_equal(np.concatenate([part[0][name] for part in parts]), ids)
+
+
+def test_fixed_shapes_are_the_same_for_1_2_4_and_8_devices(corpus):
+    for num_parts in (1, 4, 8):
+        other = replace(FIXED, num_parts=num_parts)
+        for one, two in zip(
+            take(Batches(corpus, 100, 1, FIXED).dataset(), 10),
+            take(Batches(corpus, 100, 1, other).dataset(), 10),
+            strict=True,
+        ):
+            np.testing.assert_array_equal(one[1], two[1])
 
 
 # Text

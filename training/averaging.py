@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from training import checkpoints
+from training.variables import steps_done, to_numpy
 
 
 @contextmanager
@@ -18,7 +19,7 @@ def swapped_weights(model: keras.Model, weights: Sequence[np.ndarray]) -> Iterat
         model: Built.
         weights: One array for each of `model.trainable_variables`.
     """
-    own = [np.array(keras.ops.convert_to_numpy(v)) for v in model.trainable_variables]
+    own = [np.array(to_numpy(v)) for v in model.trainable_variables]
     try:
         _assign(model, weights)
         yield
@@ -44,8 +45,8 @@ class CheckpointAverage(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         """Save the weights."""
-        step = int(self.model.optimizer.iterations)
-        weights = [keras.ops.convert_to_numpy(v) for v in self.model.trainable_variables]
+        step = steps_done(self.model)
+        weights = [to_numpy(v) for v in self.model.trainable_variables]
         checkpoints.save_arrays(self.folder / f"weights-{step:08d}.npz", weights)
         # One more than the average takes: a run may have to go back by one saved state.
         for old in self._files()[: -self.count - 1]:
@@ -62,7 +63,7 @@ class CheckpointAverage(keras.callbacks.Callback):
 
     def _files(self) -> list[Path]:
         """Return the saved weights up to this step, the oldest first."""
-        newest = f"weights-{int(self.model.optimizer.iterations):08d}.npz"
+        newest = f"weights-{steps_done(self.model):08d}.npz"
         return sorted(file for file in self.folder.glob("weights-*.npz") if file.name <= newest)
 
 

@@ -31,6 +31,7 @@ from training.evaluate import score
 from training.loss import MaskedCrossentropy
 from training.metrics import Perplexity
 from training.probes import Probe
+from training.variables import copy_variables, steps_done, to_numpy
 
 
 class Evaluation(keras.callbacks.Callback):
@@ -40,7 +41,7 @@ class Evaluation(keras.callbacks.Callback):
     logs, so that they are in `fit`'s history and callbacks that come later see them.
 
     Args:
-        translator: Over the model that is trained.
+        translator: Over the model that is trained, or over a copy of it, which gets its weights.
         pairs: Validation pairs to translate for BLEU and chrF.
         batches: A finite dataset of the validation corpus, for the loss.
         weights_path: Where the best weights are kept (`.weights.h5`); None keeps none.
@@ -49,6 +50,8 @@ class Evaluation(keras.callbacks.Callback):
             `AveragedAdam.average` or `CheckpointAverage.average`.
         best: The best evaluation before this training, of a resumed run.
         num_since_best: And how many evaluations came after it.
+        share: Gives what a function returns in the first of many processes to all of them, as
+            `Distribution.share`; by default this process is alone.
 
     Attributes:
         best: Step and scores of the best evaluation so far; empty before the first.
@@ -69,6 +72,7 @@ class Evaluation(keras.callbacks.Callback):
         average: Callable[[], Sequence[np.ndarray]] | None = None,
         best: dict[str, float] | None = None,
         num_since_best: int = 0,
+        share: Callable[[Callable[[], Any]], Any] = lambda make: make(),
     ):
         super().__init__()
         if select_by not in ("bleu", "chrf", "loss"):
@@ -82,6 +86,7 @@ class Evaluation(keras.callbacks.Callback):
         self.average = average
         self.best = dict(best or {})
         self.num_since_best = num_since_best
+        self.share = share
         self.seconds = 0.0
 
     def on_train_begin(self, logs=None):
@@ -89,7 +94,9 @@ class Evaluation(keras.callbacks.Callback):
         self._measured = keras.Model(self.model.inputs, self.model.outputs)
         # Keras evaluates no model without a loss; its mean weighs batches, not tokens, alike.
         self._measured.compile(
-            loss=MaskedCrossentropy(0.0), metrics=[Perplexity()], jit_compile=False
+            loss=MaskedCrossentropy(0.0),
+            metrics=[Perplexity()],
+            jit_compile=keras.backend.backend() == "jax",
         )
 
     def on_epoch_end(self, epoch, logs=None):
@@ -102,7 +109,7 @@ class Evaluation(keras.callbacks.Callback):
             if is_best:
                 self.best, self.num_since_best = scores, 0
                 if self.weights_path:
-                    checkpoints.save_weights(self.model, self.weights_path)
+                    checkpoints.save_weights(self.translator.model, self.weights_path)
             else:
                 self.num_since_best += 1
         self.seconds = time.perf_counter() - start
@@ -116,9 +123,12 @@ class Evaluation(keras.callbacks.Callback):
 
     def _evaluate(self) -> dict[str, float]:
         measured = self._measured.evaluate(self.batches, verbose=0, return_dict=True)
-        scores = score(self.translator(self.sources, progress=True), self.references)
+        copy_variables(self.model, self.translator.model)
+        scores = self.share(
+            lambda: score(self.translator(self.sources, progress=True), self.references)
+        )
         return {
-            "step": int(self.model.optimizer.iterations),
+            "step": steps_done(self.model),
             "loss": math.log(measured["perplexity"]),
             "perplexity": measured["perplexity"],
             "bleu": scores.bleu,
@@ -208,7 +218,7 @@ class Scalars(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         """Note where training begins."""
-        self._step = int(self.model.optimizer.iterations)
+        self._step = steps_done(self.model)
 
     def on_epoch_begin(self, epoch, logs=None):
         """Start counting: Keras has just reset its metrics."""
@@ -222,7 +232,7 @@ class Scalars(keras.callbacks.Callback):
         self._window.update(step_counts)
         self.num_tokens += step_counts["num_tokens"]
         self.seconds += step_counts["seconds"]
-        step, before = int(self.model.optimizer.iterations), self._step
+        step, before = steps_done(self.model), self._step
         self._step = step
         if step != before and step % self.every_steps == 0:
             self._write(step)
@@ -230,7 +240,7 @@ class Scalars(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         """Write what the evaluation put into the logs."""
-        step = int(self.model.optimizer.iterations)
+        step = steps_done(self.model)
         with self._writing():
             for name, value in (logs or {}).items():
                 if name.startswith("val_"):
@@ -261,10 +271,10 @@ class Scalars(keras.callbacks.Callback):
         metrics = {metric.name: metric for metric in self.model.metrics}
         loss, accuracy = metrics["loss"], metrics["compile_metrics"].metrics[0]
         return {
-            "loss": float(loss.total),
-            "loss_weight": float(loss.count),
-            "num_correct": float(accuracy.total),
-            "num_tokens": float(accuracy.num_tokens),
+            "loss": float(to_numpy(loss.total)),
+            "loss_weight": float(to_numpy(loss.count)),
+            "num_correct": float(to_numpy(accuracy.total)),
+            "num_tokens": float(to_numpy(accuracy.num_tokens)),
             "seconds": time.perf_counter(),
         }
 
@@ -300,7 +310,7 @@ class AttentionSummary(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         """Write a snapshot of the untrained model; a resumed run has that of the step before."""
-        step = int(self.model.optimizer.iterations)
+        step = steps_done(self.model)
         if step:
             self._last_step = step
         else:
@@ -308,13 +318,13 @@ class AttentionSummary(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         """Write a snapshot at every `every_steps`-th step."""
-        step = int(self.model.optimizer.iterations)
+        step = steps_done(self.model)
         if step % self.every_steps == 0 and step != self._last_step:
             self._write(step)
 
     def on_epoch_end(self, epoch, logs=None):
         """Write a snapshot, if there is none of this step yet; and its images and texts."""
-        step = int(self.model.optimizer.iterations)
+        step = steps_done(self.model)
         if step != self._last_step:
             self._write(step)
         start = time.perf_counter()
@@ -328,6 +338,7 @@ class AttentionSummary(keras.callbacks.Callback):
     def _write(self, step: int) -> None:
         start = time.perf_counter()
         self._last_step = step
+        copy_variables(self.model, self._inspector.translator.model)
         sources = [probe.source for probe in self.probes]
         targets = [probe.target for probe in self.probes]
         references = self._inspector.references(sources, targets)
@@ -379,7 +390,8 @@ class Embeddings(keras.callbacks.Callback):
             "source_embedding": self.translator.source_tokenizer,
             "target_embedding": self.translator.tokenizer,
         }
-        for layer in self.model.layers:
+        copy_variables(self.model, self.translator.model)
+        for layer in self.translator.model.layers:
             if layer.name not in tokenizers:
                 continue
             vectors = keras.ops.convert_to_numpy(layer.embeddings)[END_ID + 1 :][: self.most]
@@ -419,7 +431,7 @@ class States(keras.callbacks.Callback):
     def save(self) -> Path:
         """Save; return the folder of the state."""
         _check_weights(self.model)
-        step = int(self.model.optimizer.iterations)
+        step = steps_done(self.model)
         return checkpoints.save_state(self.folder, self.model, step, self.progress())
 
 
@@ -448,7 +460,7 @@ class Divergence(keras.callbacks.Callback):
         if not math.isfinite(loss):
             lines = "".join(f"\n  {line}" for line in self.first_lines())
             raise DivergenceError(
-                f"step {int(self.model.optimizer.iterations)}: the loss is {loss}"
+                f"step {steps_done(self.model)}: the loss is {loss}"
                 + (f"; its batch begins with{lines}" if lines else "")
             )
 
@@ -459,10 +471,8 @@ class Divergence(keras.callbacks.Callback):
 
 def _check_weights(model: keras.Model) -> None:
     for variable in model.trainable_variables:
-        if not np.isfinite(keras.ops.convert_to_numpy(variable)).all():
-            raise DivergenceError(
-                f"step {int(model.optimizer.iterations)}: {variable.path} is not finite"
-            )
+        if not np.isfinite(to_numpy(variable)).all():
+            raise DivergenceError(f"step {steps_done(model)}: {variable.path} is not finite")
 
 
 class Interrupted(KeyboardInterrupt):
@@ -486,16 +496,20 @@ class Interruption(keras.callbacks.Callback):
     Args:
         save: Called before training ends. Give this callback to `fit` as the last one.
         signals: Ctrl-C (also a notebook's interrupt) and the request to terminate.
+        any_process: Whether a flag is set in any of many processes, which end together, as
+            `Distribution.any`; by default this process is alone.
     """
 
     def __init__(
         self,
         save: Callable[[], object],
         signals: Sequence[int] = (signal.SIGINT, signal.SIGTERM),
+        any_process: Callable[[bool], bool] = bool,
     ):
         super().__init__()
         self.save = save
         self.signals = signals
+        self.any_process = any_process
         self._received: int | None = None
         self._handlers: dict[int, Any] = {}
 
@@ -518,8 +532,8 @@ class Interruption(keras.callbacks.Callback):
             signal.signal(number, handler)
 
     def _end(self):
-        if self._received is not None:
-            received, self._received = self._received, None
+        if self.any_process(self._received is not None):
+            received, self._received = self._received or signal.SIGTERM, None
             self.save()
             self.on_train_end()
             raise Interrupted(received)
@@ -538,16 +552,23 @@ class TimeLimit(keras.callbacks.Callback):
     Args:
         end: When all should be done, on the clock of `time.monotonic`.
         evaluation: Whose last duration is left for the final one.
+        any_process: As in Interruption.
     """
 
-    def __init__(self, end: float, evaluation: Evaluation):
+    def __init__(
+        self,
+        end: float,
+        evaluation: Evaluation,
+        any_process: Callable[[bool], bool] = bool,
+    ):
         super().__init__()
         self.end = end
         self.evaluation = evaluation
+        self.any_process = any_process
 
     def on_train_batch_end(self, batch, logs=None):
         """Stop when no time is left."""
-        if time.monotonic() + self.evaluation.seconds >= self.end:
+        if self.any_process(time.monotonic() + self.evaluation.seconds >= self.end):
             self.model.stop_training = True
 
     def on_epoch_end(self, epoch, logs=None):

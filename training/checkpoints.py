@@ -8,13 +8,15 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
+
+from training.variables import to_numpy
 
 STATE_FILE = "state.npz"
 PROGRESS_FILE = "progress.json"
@@ -108,12 +110,18 @@ def save_state(folder: Path, model: keras.Model, step: int, progress: dict[str, 
     return target
 
 
-def restore(folder: Path, model: keras.Model) -> tuple[Path, dict[str, Any]] | None:
+def restore(
+    folder: Path,
+    model: keras.Model,
+    share: Callable[[Callable[[], Any]], Any] = lambda read: read(),
+) -> tuple[Path, dict[str, Any]] | None:
     """Restore the newest saved state that is whole, and say so of those that are not.
 
     Args:
         folder: `checkpoints/` of the run.
         model: Compiled and built as when it was saved.
+        share: Gives what the function that reads the state returns to all processes, of which
+            one alone may have the folder: `training.distribution.Distribution.share`.
 
     Returns:
         The state's folder and its progress; None if nothing was saved.
@@ -121,13 +129,24 @@ def restore(folder: Path, model: keras.Model) -> tuple[Path, dict[str, Any]] | N
     Raises:
         ValueError: The states belong to another model, or none is whole.
     """
+    newest = share(lambda: _read_newest(folder, model))
+    if newest is None:
+        return None
+    state, arrays, progress = newest
+    _assign(model, arrays)
+    return state, progress
+
+
+def _read_newest(
+    folder: Path, model: keras.Model
+) -> tuple[Path, dict[str, np.ndarray], dict[str, Any]] | None:
     for unfinished in folder.glob(".*"):  # what a killed run was writing or removing
         _remove(unfinished)
     damaged: list[Path] = []
     for state in _states(folder):
         try:
             progress = read_progress(state)
-            load_state(state, model)
+            arrays = _read_arrays(state, model)
         except DamagedStateError as error:
             print(f"warning: {error}; trying the state before it", file=sys.stderr)
             damaged.append(state)
@@ -135,7 +154,7 @@ def restore(folder: Path, model: keras.Model) -> tuple[Path, dict[str, Any]] | N
         for other in damaged:  # out of the way: the run will come to their steps again
             with replacing(other.with_name(f"damaged-{other.name}")) as temporary:
                 os.replace(other, temporary)
-        return state, progress
+        return state, arrays, progress
     if damaged:
         raise ValueError(f"{folder}: none of the saved states can be restored")
     return None
@@ -169,6 +188,10 @@ def load_state(state: Path, model: keras.Model) -> None:
         DamagedStateError: The file is missing or damaged.
         ValueError: It belongs to another model.
     """
+    _assign(model, _read_arrays(state, model))
+
+
+def _read_arrays(state: Path, model: keras.Model) -> dict[str, np.ndarray]:
     path = state / STATE_FILE
     try:
         with path.open("rb") as file, np.load(file) as archive:
@@ -181,7 +204,11 @@ def load_state(state: Path, model: keras.Model) -> None:
     for name, variable in variables.items():
         if arrays[name].shape != tuple(variable.shape):
             raise ValueError(f"{path}: can't be restored: {name} has another shape")
-    for name, variable in variables.items():
+    return arrays
+
+
+def _assign(model: keras.Model, arrays: dict[str, np.ndarray]) -> None:
+    for name, variable in _variables(model).items():
         variable.assign(arrays[name])
 
 
@@ -191,7 +218,7 @@ def _states(folder: Path) -> list[Path]:
 
 
 def _state(model: keras.Model) -> dict[str, np.ndarray]:
-    return {name: keras.ops.convert_to_numpy(v) for name, v in _variables(model).items()}
+    return {name: to_numpy(v) for name, v in _variables(model).items()}
 
 
 def _variables(model: keras.Model) -> dict[str, keras.Variable]:

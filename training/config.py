@@ -3,14 +3,48 @@
 import dataclasses
 import json
 import math
+import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from keras_transformer.config import CONFIG_FILE, PRESETS, ModelConfig
 
+STRATEGIES = ("", "mirrored", "data_parallel")
 VOCABULARY_SIZES = ("vocab_size", "source_vocab_size")
+
+
+class Process(NamedTuple):
+    """One of the processes that train a model together.
+
+    Attributes:
+        number: From 0, the first, which writes the run directory.
+        num_processes: Of all of them.
+        coordinator: "HOST:PORT" at which the first one can be reached by the others.
+    """
+
+    number: int
+    num_processes: int
+    coordinator: str
+
+    @classmethod
+    def parse(cls, text: str) -> "Process":
+        """Read "NUMBER/COUNT@HOST:PORT".
+
+        Raises:
+            ValueError: It is none.
+        """
+        match = re.fullmatch(r"(\d+)/(\d+)@(\S+:\d+)", text)
+        if not match or not int(match[1]) < int(match[2]):
+            raise ValueError(
+                "--process must be NUMBER/COUNT@HOST:PORT with NUMBER from 0 to COUNT - 1, as "
+                f"0/2@host1:9876, received {text!r}"
+            )
+        return cls(int(match[1]), int(match[2]), match[3])
+
+    def __str__(self):
+        return f"{self.number}/{self.num_processes}@{self.coordinator}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +89,10 @@ class TrainingConfig:
             gold links between words behind another TAB, or without; empty means four of the
             validation corpus.
         mixed_precision: Compute in 16 bits: "" (no), "mixed_float16" or "mixed_bfloat16".
+        strategy: How many devices train: "" (one), "mirrored" (all of this machine, on the
+            TensorFlow backend) or "data_parallel" (all of all machines, on the JAX backend).
+        vocabulary_shards: With data_parallel: among how many devices the embedding and the output
+            matrix are divided, row by row of the vocabulary; 1 means each device has them whole.
         seed: Of initial weights, dropout, data order, segmentations and vocabulary.
         init_from: Run directory whose best weights the training starts from; "" means random ones.
         init_vocabulary: With init_from: "keep" that run's vocabulary, "extend" it by pieces of the
@@ -89,6 +127,8 @@ class TrainingConfig:
     attention_every_steps: int = 300
     attention_probes: str = ""
     mixed_precision: str = ""
+    strategy: str = ""
+    vocabulary_shards: int = 1
     seed: int = 1
     init_from: str = ""
     init_vocabulary: str = "keep"
@@ -114,6 +154,7 @@ class TrainingConfig:
             "max_steps",
             "evaluation_sentences",
             "log_every_steps",
+            "vocabulary_shards",
         ):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be above 0, received {getattr(self, name)!r}")
@@ -156,6 +197,7 @@ class TrainingConfig:
 _CHOICES = {
     "select_by": ("bleu", "chrf", "loss"),
     "mixed_precision": ("", "mixed_float16", "mixed_bfloat16"),
+    "strategy": STRATEGIES,
     "init_vocabulary": ("keep", "extend", "new"),
 }
 

@@ -1,5 +1,6 @@
 """From text pairs to batches: flat arrays of ids, length buckets, a token budget."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
@@ -12,6 +13,9 @@ from keras_transformer.config import END_ID, PAD_ID, START_ID
 from keras_transformer.tokenizer import Tokenizer
 
 PAIRS_PER_CHUNK = 8192
+# Of fixed shapes: 4, 8, ... 32, then four to each doubling.
+WIDTHS = np.array([*range(4, 32, 4), *(n << k for k in range(3, 17) for n in (4, 5, 6, 7))])
+ROWS_MULTIPLE = 8
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,38 @@ def tokenize_corpus(
     return TokenizedCorpus(source, target, num_too_long)
 
 
+@dataclass(frozen=True)
+class Division:
+    """How each batch is divided among devices, and among processes; by default not at all.
+
+    A batch has the same pairs however it is divided. Rows of padding make it divisible.
+
+    Attributes:
+        num_parts: Devices, or groups of them, that take equal shares of the rows.
+        weigh_parts: Give each part the weight of its real target tokens, where every device
+            computes the mean over its own ones and the mean of these means is taken.
+        fixed_shapes: Make few shapes of batches, for a backend that compiles each one anew: both
+            sides padded to one of `WIDTHS`, and the number of rows that goes with it.
+        process: The number of this process, whose share of the rows is all it reads.
+        num_processes: Of all.
+    """
+
+    num_parts: int = 1
+    weigh_parts: bool = False
+    fixed_shapes: bool = False
+    process: int = 0
+    num_processes: int = 1
+
+    def num_rows(self, batch_tokens: int, width: int) -> int:
+        """Return how many pairs of this width, padding included, a batch has at the most."""
+        rows = max(batch_tokens // width, 1)
+        if not self.fixed_shapes:
+            return rows
+        # The same for 1, 2, 4 or 8 devices, so that they train on the same batches.
+        multiple = math.lcm(ROWS_MULTIPLE, self.num_parts)
+        return max(rows // multiple, 1) * multiple
+
+
 class Batches:
     """The batches of a corpus: pairs of similar length, up to a budget of tokens.
 
@@ -111,20 +147,33 @@ class Batches:
             that is longer still makes a batch. With drawn segmentations the budget holds for one
             draw; others may exceed it, by two fifths where sentences are longest.
         seed: Of the order.
+        division: How the rows of a batch are divided. With fixed shapes the pairs are sorted by
+            their width first.
 
     Raises:
         ValueError: The corpus is empty.
     """
 
-    def __init__(self, corpus: TokenizedCorpus, batch_tokens: int, seed: int):
+    def __init__(
+        self,
+        corpus: TokenizedCorpus,
+        batch_tokens: int,
+        seed: int,
+        division: Division = Division(),
+    ):
         if len(corpus) == 0:
             raise ValueError("corpus has no pair that fits max_length")
         self.seed = seed
+        self.batch_tokens = batch_tokens
+        self.division = division
         self._corpus = corpus
         self._source_lengths, self._target_lengths = corpus.source.lengths, corpus.target.lengths
         self._source_ids = _ragged(corpus.source)
         self._target_ids = _ragged(corpus.target)
-        self._starts = self._cut(batch_tokens)
+        # None is wider than the longest sequence, which position vectors may end with.
+        longest = max(np.max(self._source_lengths), np.max(self._target_lengths))
+        self._widths = np.minimum(WIDTHS, longest).astype(np.int32)
+        self._starts = self._cut()
 
     @property
     def steps_per_pass(self) -> int:
@@ -135,11 +184,17 @@ class Batches:
         """Return the shares of source and of target positions that are padding, in one pass."""
         source_rows, target_rows = self._by_length(np.random.default_rng(self.seed))
         sizes = np.diff(np.append(self._starts, len(source_rows)))
-        shares = []
-        for lengths in (self._source_lengths[source_rows], self._target_lengths[target_rows]):
-            positions = np.sum(np.maximum.reduceat(lengths, self._starts) * sizes)
-            shares.append(float(1 - np.sum(lengths) / positions))
-        return shares[0], shares[1]
+        sides = self._source_lengths[source_rows], self._target_lengths[target_rows]
+        widths = [np.maximum.reduceat(lengths, self._starts) for lengths in sides]
+        if self.division.fixed_shapes:
+            both = self._fixed_width(np.maximum(*widths))
+            widths = [both, both]
+            sizes = np.maximum(sizes, [self._num_rows(width) for width in both])
+        source, target = (
+            float(1 - np.sum(lengths) / np.sum(width * sizes))
+            for lengths, width in zip(sides, widths, strict=True)
+        )
+        return source, target
 
     def dataset(
         self, start_batch: int = 0, gradient_accumulation_steps: int = 1
@@ -197,22 +252,35 @@ class Batches:
             self._corpus.target.draw(random),
         )
         ties = random.permutation(len(source_rows))
-        order = np.lexsort(
-            (ties, self._source_lengths[source_rows], self._target_lengths[target_rows])
-        )
+        lengths = self._source_lengths[source_rows], self._target_lengths[target_rows]
+        keys = [ties, *lengths]
+        if self.division.fixed_shapes:
+            keys.append(self._fixed_width(np.maximum(*lengths)))
+        order = np.lexsort(keys)
         return source_rows[order].astype(np.int64), target_rows[order].astype(np.int64)
 
-    def _cut(self, batch_tokens: int) -> np.ndarray:
+    def _cut(self) -> np.ndarray:
         """Return where batches start among the pairs by length; the same for every pass."""
         source_rows, target_rows = self._by_length(np.random.default_rng(self.seed))
         longer = np.maximum(self._source_lengths[source_rows], self._target_lengths[target_rows])
-        starts, start, width = [0], 0, 0
+        fixed = self.division.fixed_shapes
+        if fixed:
+            longer = self._fixed_width(longer)
+        starts, start, width = [0], 0, int(longer[0])
         for i, length in enumerate(longer.tolist()):
+            is_wider = fixed and length > width
             width = max(width, length)
-            if i > start and (i - start + 1) * width > batch_tokens:
+            if i > start and (is_wider or i - start >= self._num_rows(width)):
                 starts.append(i)
                 start, width = i, length
         return np.asarray(starts, np.int64)
+
+    def _fixed_width(self, lengths):
+        """Return the smallest of the fixed widths that each length fits into."""
+        return self._widths[np.searchsorted(self._widths, lengths)]
+
+    def _num_rows(self, width: int) -> int:
+        return self.division.num_rows(self.batch_tokens, width)
 
     def _weigh(self, source_rows, target_rows) -> tf.data.Dataset:
         """Return the batches of one optimizer step, each with its weight in it."""
@@ -223,16 +291,59 @@ class Batches:
 
     def _gather(self, rows: tf.data.Dataset) -> tf.data.Dataset:
         def batch(source_rows, target_rows, weight=None):
-            source_ids = tf.gather(self._source_ids, source_rows).to_tensor(PAD_ID)
-            labels = tf.gather(self._target_ids, target_rows).to_tensor(PAD_ID)
+            source_shape, target_shape = self._own_shapes(source_rows, target_rows)
+            if source_shape is not None:
+                num_rows = source_shape[0]
+                first = self.division.process * num_rows
+                source_rows = source_rows[first : first + num_rows]
+                target_rows = target_rows[first : first + num_rows]
+            source_ids = tf.gather(self._source_ids, source_rows)
+            source_ids = source_ids.to_tensor(PAD_ID, shape=source_shape)
+            labels = tf.gather(self._target_ids, target_rows).to_tensor(PAD_ID, shape=target_shape)
             shifted = tf.where(labels == END_ID, PAD_ID, labels)[:, :-1]
             target_ids = tf.pad(shifted, [[0, 0], [1, 0]], constant_values=START_ID)
             inputs = {"source_ids": source_ids, "target_ids": target_ids}
+            if self.division.weigh_parts:
+                return inputs, labels, _part_weights(labels, self.division.num_parts)
             if weight is None:
                 return inputs, labels
             return inputs, labels, tf.fill([tf.shape(labels)[0]], weight)
 
         return rows.map(batch, num_parallel_calls=2, deterministic=True).prefetch(8)
+
+    def _own_shapes(self, source_rows, target_rows):
+        """Return (rows, width) of both sides of what this process gets of a batch.
+
+        None where that is the whole batch, as wide as its longest sequence.
+        """
+        division = self.division
+        if division.num_parts == 1 and not division.fixed_shapes:
+            return None, None
+        num_rows = tf.size(source_rows)
+        widths = [
+            tf.cast(tf.reduce_max(tf.gather(lengths, rows)), tf.int32)
+            for lengths, rows in (
+                (self._source_lengths, source_rows),
+                (self._target_lengths, target_rows),
+            )
+        ]
+        if division.fixed_shapes:
+            place = tf.searchsorted(self._widths, [tf.reduce_max(widths)])[0]
+            widths = 2 * [tf.constant(self._widths)[place]]
+            most = tf.constant([self._num_rows(width) for width in self._widths])
+            num_rows = tf.maximum(num_rows, most[place])
+        rows_of_part = -(-num_rows // division.num_parts)
+        num_rows = rows_of_part * division.num_parts // division.num_processes
+        return tf.stack([num_rows, widths[0]]), tf.stack([num_rows, widths[1]])
+
+
+def _part_weights(labels, num_parts):
+    """Return for each row the tokens of its part over the mean of all parts, float32 (batch,)."""
+    num_tokens = tf.math.count_nonzero(
+        tf.reshape(labels, [num_parts, -1]), axis=1, dtype=tf.float32
+    )
+    weights = num_tokens / tf.reduce_mean(num_tokens)
+    return tf.repeat(weights, tf.shape(labels)[0] // num_parts)
 
 
 def _slices(bounds: tf.data.Dataset, source_rows, target_rows) -> tf.data.Dataset:

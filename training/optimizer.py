@@ -4,6 +4,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from training.variables import to_numpy
+
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class AveragedAdam(keras.optimizers.Adam):
@@ -77,7 +79,7 @@ class AveragedAdam(keras.optimizers.Adam):
 
     def average(self):
         """Return the averages as NumPy arrays, in the order of the model's trainable variables."""
-        return [np.array(ops.convert_to_numpy(average)) for average in self.averages]
+        return [np.array(to_numpy(average)) for average in self.averages]
 
     def get_config(self):
         """Return the constructor arguments."""

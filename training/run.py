@@ -5,6 +5,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,10 @@ from training.callbacks import (
     States,
     TimeLimit,
 )
-from training.config import RunConfig, TrainingConfig
+from training.config import Process, RunConfig, TrainingConfig
 from training.corpus import CorpusReport, read_pairs
-from training.data import Batches, TokenizedCorpus, tokenize_corpus
+from training.data import Batches, Division, TokenizedCorpus, tokenize_corpus
+from training.distribution import Distribution, distribute, on_one_device
 from training.events import drop_events_after
 from training.loss import MaskedCrossentropy
 from training.metrics import TokenAccuracy
@@ -46,6 +48,7 @@ from training.optimizer import AveragedAdam
 from training.probes import Probe, choose_probes, read_probes
 from training.sampling import Segmenter, segment_corpus
 from training.schedule import WarmupInverseSqrt
+from training.variables import steps_done
 from training.vocabulary import (
     MAX_PAIRS,
     extend_vocabulary,
@@ -63,7 +66,13 @@ MAX_STEPS_BETWEEN_EVALUATIONS = 1000
 LINES_OF_A_BAD_BATCH = 3
 
 
-def prepare(config: RunConfig, output: Path, resume: bool, started: float) -> "Run":
+def prepare(
+    config: RunConfig,
+    output: Path,
+    resume: bool,
+    started: float,
+    process: Process | None = None,
+) -> "Run":
     """Make everything that can be wrong with a run before its first step.
 
     Args:
@@ -71,6 +80,7 @@ def prepare(config: RunConfig, output: Path, resume: bool, started: float) -> "R
         output: The run directory; written: options and vocabulary.
         resume: Go on with the run that is there, if there is one.
         started: When the run began, on the clock of `time.monotonic`; max_minutes counts from it.
+        process: This process among those that train together; None if it is alone.
 
     Raises:
         ValueError: A corpus or an option is no good; the message says which.
@@ -79,26 +89,32 @@ def prepare(config: RunConfig, output: Path, resume: bool, started: float) -> "R
     options = config.training
     keras.utils.set_random_seed(options.seed)  # before any tokenizer: see Tokenizer
     keras.config.set_dtype_policy(options.mixed_precision or "float32")
-    has_state = resume and checkpoints.newest_state(output / CHECKPOINTS_FOLDER) is not None
+    distribution = distribute(options, process)
+    is_first, share = distribution.is_first, distribution.share
+    has_state = share(
+        lambda: resume and checkpoints.newest_state(output / CHECKPOINTS_FOLDER) is not None
+    )
     if options.init_from and not has_state:
         sizes = (options.vocab_size, None if options.shared_vocabulary else options.vocab_size)
         check_shape(config.model_config(*sizes), Path(options.init_from))
     valid_pairs = list(read_split(options, "valid"))
-    vocabularies = _find_vocabularies(options, output, resume)
+    vocabularies = share(lambda: _find_vocabularies(options, output, resume))
     train_pairs: Iterable[tuple[str, str]] = read_split(options, "train")
     if not vocabularies:
         sampled = sample(train_pairs, MAX_PAIRS, options.seed)
-        vocabularies = _train_vocabularies(options, sampled)
+        vocabularies = share(lambda: _train_vocabularies(options, sampled))
         # A corpus that could be held in memory is not read again.
         train_pairs = sampled if len(sampled) < MAX_PAIRS else read_split(options, "train")
-    for name, vocabulary in zip(_vocabulary_files(options), vocabularies, strict=True):
-        with checkpoints.replacing(output / name) as temporary:
-            temporary.write_bytes(vocabulary)
+    if is_first:
+        for name, vocabulary in zip(_vocabulary_files(options), vocabularies, strict=True):
+            with checkpoints.replacing(output / name) as temporary:
+                temporary.write_bytes(vocabulary)
     tokenizers = [Tokenizer(vocabulary) for vocabulary in vocabularies]
     source_tokenizer, tokenizer = tokenizers[0], tokenizers[-1]
     model_config = config.model_config(
         tokenizer.vocab_size, None if options.shared_vocabulary else source_tokenizer.vocab_size
     )
+    distribution.check_vocabulary(model_config.vocab_size, model_config.source_vocab_size)
     max_length = model_config.max_length
     if options.subword_nbest_size > 1:
         source_segmenter, segmenter = (
@@ -109,12 +125,21 @@ def prepare(config: RunConfig, output: Path, resume: bool, started: float) -> "R
     else:
         corpus = tokenize_corpus(train_pairs, source_tokenizer, tokenizer, max_length)
     valid_corpus = tokenize_corpus(valid_pairs, source_tokenizer, tokenizer, max_length)
-    batches = _make_batches(corpus, "train", options, max_length)
-    valid_batches = _make_batches(valid_corpus, "valid", options, max_length)
-    model = build_transformer(model_config)
-    compile_model(model, model_config, options)
+    division = distribution.division
+    batches = _make_batches(corpus, "train", options, max_length, division)
+    valid_batches = _make_batches(valid_corpus, "valid", options, max_length, division)
+    effective = {"model": model_config.to_dict(), "training": dataclasses.asdict(options)}
+    distribution.check_agreement(
+        json.dumps(effective).encode(),
+        *vocabularies,
+        corpus.source.ids.data,
+        corpus.target.ids.data,
+    )
+    with distribution.scope():
+        model = build_transformer(model_config)
+        compile_model(model, model_config, options)
     print(f"{model.count_params():,} parameters, vocabulary of {tokenizer.vocab_size:,} pieces")
-    restored = checkpoints.restore(output / CHECKPOINTS_FOLDER, model) if resume else None
+    restored = checkpoints.restore(output / CHECKPOINTS_FOLDER, model, share) if resume else None
     progress: dict[str, Any] = {}
     if restored:
         state, progress = restored
@@ -123,20 +148,34 @@ def prepare(config: RunConfig, output: Path, resume: bool, started: float) -> "R
         run = Path(options.init_from)
         num_pieces = copy_weights(model, model_config, vocabularies, run)
         print(f"weights of {run}; {num_pieces:,} pieces have their embeddings from there")
-    if resume:
-        step = int(model.optimizer.iterations) if restored else -1
-        drop_events_after(output / LOGS_FOLDER, step)
-    effective = {"model": model_config.to_dict(), "training": dataclasses.asdict(options)}
-    checkpoints.save_json(output / CONFIG_FILE, effective)
-    translator = Translator(
-        model, tokenizer, source_tokenizer, max_length, DecodingConfig(beam_size=1)
-    )
+    if is_first:
+        if resume:
+            drop_events_after(output / LOGS_FOLDER, steps_done(model) if restored else -1)
+        checkpoints.save_json(output / CONFIG_FILE, effective)
+    with on_one_device():
+        translator = Translator(
+            model if distribution.is_one_device else build_transformer(model_config),
+            tokenizer,
+            source_tokenizer,
+            max_length,
+            DecodingConfig(beam_size=1),
+        )
     probes: Sequence[Probe] = []
     if options.attention_every_steps:
         path = options.attention_probes
         probes = read_probes(path) if path else choose_probes(valid_pairs)
     return Run(
-        options, output, translator, batches, valid_batches, valid_pairs, probes, progress, started
+        options,
+        output,
+        model,
+        translator,
+        batches,
+        valid_batches,
+        valid_pairs,
+        probes,
+        progress,
+        started,
+        distribution,
     )
 
 
@@ -146,19 +185,22 @@ class Run:
     Args:
         options: How to train.
         output: The run directory.
-        translator: Over the model, which is compiled; restored, if the run is resumed.
+        model: Compiled; restored, if the run is resumed.
+        translator: Over the model, or over a copy on one device.
         batches: The training corpus.
         valid_batches: The validation corpus.
         valid_pairs: And as text.
         probes: Pairs whose attention is watched; none to watch nothing.
         progress: Of the restored state; empty without one.
         started: When this part of the run began, on the clock of `time.monotonic`.
+        distribution: Where it computes.
     """
 
     def __init__(
         self,
         options: TrainingConfig,
         output: Path,
+        model: keras.Model,
         translator: Translator,
         batches: Batches,
         valid_batches: Batches,
@@ -166,10 +208,12 @@ class Run:
         probes: Sequence[Probe],
         progress: dict[str, Any],
         started: float,
+        distribution: Distribution,
     ):
         self.options = options
         self.output = output
-        self.model = translator.model
+        self.distribution = distribution
+        self.model = model
         self.translator = translator
         self.batches = batches
         self.num_batches = progress.get("num_batches", 0)  # trained on so far
@@ -184,18 +228,21 @@ class Run:
             self.checkpoint_average = CheckpointAverage(
                 output / CHECKPOINTS_FOLDER, options.average_checkpoints
             )
-            average = self.checkpoint_average.average
+            average = partial(distribution.share, self.checkpoint_average.average)
         self.evaluation = Evaluation(
             translator,
             valid_pairs[: options.evaluation_sentences],
             valid_batches.one_pass(),
-            output / WEIGHTS_FILE,
+            output / WEIGHTS_FILE if distribution.is_first else None,
             options.select_by,
             average,
             progress.get("best"),
             progress.get("num_since_best", 0),
+            distribution.share,
         )
         self.early_stop = EarlyStop(self.evaluation, options.patience)
+        if not distribution.is_first:  # what follows writes
+            return
         self.scalars = Scalars(
             output / LOGS_FOLDER,
             options.log_every_steps,
@@ -204,9 +251,10 @@ class Run:
         )
         self.attention = None
         if probes:
-            self.attention = AttentionSummary(
-                translator, probes, output / ATTENTION_FOLDER, options.attention_every_steps
-            )
+            with on_one_device():
+                self.attention = AttentionSummary(
+                    translator, probes, output / ATTENTION_FOLDER, options.attention_every_steps
+                )
         self.embeddings = Embeddings(translator, output / LOGS_FOLDER)
         self.states = States(output / CHECKPOINTS_FOLDER, self.progress)
 
@@ -216,7 +264,7 @@ class Run:
         Each Keras epoch is the way to an evaluation.
 
         Returns:
-            What `results.json` holds.
+            What `results.json` holds; nothing in a process that is not the first.
 
         Raises:
             DivergenceError: The loss is not finite.
@@ -250,6 +298,8 @@ class Run:
                 callbacks=callbacks,
             )
             is_over = model.stop_training
+        if not self.distribution.is_first:
+            return {}
         results = self.results()
         checkpoints.save_json(self.output / RESULTS_FILE, results)
         print(
@@ -273,7 +323,7 @@ class Run:
         """Return figures of the run so far, the part before a resume included."""
         return {
             **{f"best_{name}": value for name, value in self.evaluation.best.items()},
-            "steps": int(self.model.optimizer.iterations),
+            "steps": steps_done(self.model),
             "minutes": self._minutes(),
             "num_tokens": self.scalars.num_tokens,
             "seconds": self.scalars.seconds,
@@ -296,23 +346,29 @@ class Run:
 
     def _callbacks(self) -> list[keras.callbacks.Callback]:
         """Return the callbacks in the order in which each relies on the one before."""
+        writes = self.distribution.is_first
         callbacks = [
             keras.callbacks.LambdaCallback(on_train_batch_end=self._count_batch),
             Divergence(self._first_lines),
         ]
-        if self.checkpoint_average:
+        if self.checkpoint_average and writes:
             callbacks.append(self.checkpoint_average)
-        callbacks += [self.evaluation, self.scalars]
-        if self.attention:
-            callbacks.append(self.attention)
-        callbacks.append(self.states)  # what was written before it is there for a resumed run
+        callbacks.append(self.evaluation)
+        if writes:
+            callbacks.append(self.scalars)
+            if self.attention:
+                callbacks.append(self.attention)
+            callbacks.append(self.states)  # what was written before it is there for a resumed run
         if self.options.patience:
             callbacks.append(self.early_stop)
-        callbacks.append(self.embeddings)
+        if writes:
+            callbacks.append(self.embeddings)
+        any_process = self.distribution.any
         if self.options.max_minutes:
             end = self.started + 60 * self.options.max_minutes
-            callbacks.append(TimeLimit(end, self.evaluation))
-        return [*callbacks, Interruption(self.states.save)]
+            callbacks.append(TimeLimit(end, self.evaluation, any_process))
+        save: Callable[[], object] = self.states.save if writes else lambda: None
+        return [*callbacks, Interruption(save, any_process=any_process)]
 
     def _count_batch(self, batch, logs):
         self.num_batches += 1
@@ -347,7 +403,8 @@ def compile_model(model: keras.Model, config: ModelConfig, options: TrainingConf
         ),
         loss=MaskedCrossentropy(options.label_smoothing),
         metrics=[TokenAccuracy()],
-        jit_compile=False,  # XLA compiles each of the many batch shapes anew
+        # On TensorFlow's, XLA would compile each of the many shapes of batches anew.
+        jit_compile=keras.backend.backend() == "jax",
     )
     model.optimizer.build(model.trainable_variables)
 
@@ -415,7 +472,11 @@ def _train_vocabularies(options: TrainingConfig, pairs: Sequence[tuple[str, str]
 
 
 def _make_batches(
-    corpus: TokenizedCorpus, split: str, options: TrainingConfig, max_length: int
+    corpus: TokenizedCorpus,
+    split: str,
+    options: TrainingConfig,
+    max_length: int,
+    division: Division,
 ) -> Batches:
     print(
         f"{split}: {len(corpus):,} pairs; left out, longer than {max_length} tokens: "
@@ -425,4 +486,4 @@ def _make_batches(
         raise ValueError(
             f"{getattr(options, split)}: no pair of at most max_length {max_length} tokens"
         )
-    return Batches(corpus, options.batch_tokens, options.seed)
+    return Batches(corpus, options.batch_tokens, options.seed, division)
