@@ -1,5 +1,6 @@
 """From text pairs to batches: flat arrays of ids, length buckets, a token budget."""
 
+from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
@@ -19,7 +20,8 @@ class Sequences:
     """Many id sequences in one flat array.
 
     Attributes:
-        ids: int32 (tokens,), each sequence with its end token.
+        ids: Integers (tokens,), each sequence with its end token; 16 bits where the vocabulary
+            allows.
         splits: int64 (sequences + 1,): sequence i is ids[splits[i]:splits[i + 1]].
     """
 
@@ -35,9 +37,41 @@ class Sequences:
         """Tokens of each sequence, the end token included."""
         return np.diff(self.splits)
 
+    def padded(self, rows: np.ndarray) -> np.ndarray:
+        """Return some of the sequences, int32 (rows, longest)."""
+        starts, lengths = self.splits[rows], self.splits[rows + 1] - self.splits[rows]
+        positions = np.arange(lengths.max())
+        is_token = positions < lengths[:, None]
+        ids = np.full(is_token.shape, PAD_ID, np.int32)
+        ids[is_token] = self.ids[(starts[:, None] + positions)[is_token]]
+        return ids
+
     def draw(self, random: np.random.Generator) -> np.ndarray:
         """Return which sequence stands for each text in one pass over the corpus: its own."""
         return np.arange(len(self))
+
+
+class GrowingSequences:
+    """Sequences in the making: they grow in place, so that a corpus is never in memory twice.
+
+    Args:
+        vocab_size: Ids are below this.
+    """
+
+    def __init__(self, vocab_size: int):
+        self._ids = array("H" if vocab_size <= 1 << 16 else "I")
+        self._lengths = array("I")
+
+    def extend(self, ids: np.ndarray, lengths: np.ndarray) -> None:
+        """Append sequences, given as the ids of all in a row and the length of each."""
+        self._ids.frombytes(ids.astype(self._ids.typecode).tobytes())
+        self._lengths.frombytes(lengths.astype(self._lengths.typecode).tobytes())
+
+    def finish(self) -> Sequences:
+        """Return the sequences, which are not copied: nothing can be appended any more."""
+        splits = np.zeros(len(self._lengths) + 1, np.int64)
+        np.cumsum(self._lengths, out=splits[1:])
+        return Sequences(np.asarray(self._ids), splits)
 
 
 @dataclass(frozen=True)
@@ -75,26 +109,21 @@ def tokenize_corpus(
         max_length: Longest side in tokens with the end token; longer pairs are left out.
         progress: Show a progress bar on stderr.
     """
-    encode = [_end_encoder(source_tokenizer), _end_encoder(target_tokenizer)]
-    chunks: list[list[np.ndarray]] = [[], []]  # source, target: ids of each chunk
-    lengths: list[list[np.ndarray]] = [[], []]
+    tokenizers = (source_tokenizer, target_tokenizer)
+    encode = [_end_encoder(tokenizer) for tokenizer in tokenizers]
+    source, target = kept = [GrowingSequences(tokenizer.vocab_size) for tokenizer in tokenizers]
     num_too_long = 0
     pairs = iter(tqdm(pairs, "tokenize", unit=" pairs", disable=not progress, leave=False))
     while chunk := list(islice(pairs, PAIRS_PER_CHUNK)):
-        sides = [encode[side](tf.constant([pair[side] for pair in chunk])) for side in (0, 1)]
-        fits = np.all([row_lengths.numpy() <= max_length for _, row_lengths in sides], axis=0)
+        sides = [
+            [tensor.numpy() for tensor in encode[side](tf.constant([pair[side] for pair in chunk]))]
+            for side in (0, 1)
+        ]
+        fits = np.all([lengths <= max_length for _, lengths in sides], axis=0)
         num_too_long += int(np.sum(~fits))
-        for side, (ids, row_lengths) in enumerate(sides):
-            chunks[side].append(ids.numpy()[np.repeat(fits, row_lengths.numpy())])
-            lengths[side].append(row_lengths.numpy()[fits])
-    source, target = (
-        Sequences(
-            np.concatenate([np.zeros(0, np.int32), *chunks[side]]),
-            np.cumsum(np.concatenate([np.zeros(1, np.int64), *lengths[side]])),
-        )
-        for side in (0, 1)
-    )
-    return TokenizedCorpus(source, target, num_too_long)
+        for sequences, (ids, lengths) in zip(kept, sides, strict=True):
+            sequences.extend(ids[np.repeat(fits, lengths)], lengths[fits])
+    return TokenizedCorpus(source.finish(), target.finish(), num_too_long)
 
 
 class Batches:
@@ -121,9 +150,11 @@ class Batches:
             raise ValueError("corpus has no pair that fits max_length")
         self.seed = seed
         self._corpus = corpus
-        self._source_lengths, self._target_lengths = corpus.source.lengths, corpus.target.lengths
-        self._source_ids = _ragged(corpus.source)
-        self._target_ids = _ragged(corpus.target)
+        # Of few bits, which are sorted faster.
+        self._source_lengths, self._target_lengths = (
+            lengths.astype(np.min_scalar_type(lengths.max()))
+            for lengths in (corpus.source.lengths, corpus.target.lengths)
+        )
         self._starts = self._cut(batch_tokens)
 
     @property
@@ -216,15 +247,22 @@ class Batches:
 
     def _weigh(self, source_rows, target_rows) -> tf.data.Dataset:
         """Return the batches of one optimizer step, each with its weight in it."""
-        num_tokens = tf.reduce_sum(tf.gather(self._target_lengths, target_rows), axis=1)
-        num_tokens = tf.cast(num_tokens, tf.float32)
+        lengths = tf.cast(tf.gather(self._target_lengths, target_rows), tf.float32)
+        num_tokens = tf.reduce_sum(lengths, axis=1)
         weights = num_tokens / tf.reduce_mean(num_tokens)
         return tf.data.Dataset.from_tensor_slices((source_rows, target_rows, weights))
 
+    def _padded(self, source_rows: np.ndarray, target_rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        return self._corpus.source.padded(source_rows), self._corpus.target.padded(target_rows)
+
     def _gather(self, rows: tf.data.Dataset) -> tf.data.Dataset:
         def batch(source_rows, target_rows, weight=None):
-            source_ids = tf.gather(self._source_ids, source_rows).to_tensor(PAD_ID)
-            labels = tf.gather(self._target_ids, target_rows).to_tensor(PAD_ID)
+            # In NumPy, since a tensor would be a copy of the corpus.
+            source_ids, labels = tf.numpy_function(
+                self._padded, [source_rows, target_rows], 2 * [tf.int32], stateful=False
+            )
+            for ids in (source_ids, labels):
+                ids.set_shape([None, None])
             shifted = tf.where(labels == END_ID, PAD_ID, labels)[:, :-1]
             target_ids = tf.pad(shifted, [[0, 0], [1, 0]], constant_values=START_ID)
             inputs = {"source_ids": source_ids, "target_ids": target_ids}
@@ -249,7 +287,3 @@ def _end_encoder(tokenizer: Tokenizer):
         return tokens.flat_values, tokens.row_lengths()
 
     return encode
-
-
-def _ragged(sequences: Sequences) -> tf.RaggedTensor:
-    return tf.RaggedTensor.from_row_splits(sequences.ids, sequences.splits, validate=False)
