@@ -14,19 +14,20 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
         output_dim: d_model.
         tie_weights: Whether the logits use the embedding matrix itself (the paper) or a matrix
             of their own.
+        reverse_dtype: Of the product that gives the logits; by default that of the policy, or
+            float32 where it is float16.
         **kwargs: Base-layer arguments. The initial values are N(0, 1/d_model), so that the scaled
             vectors start with unit variance and the logits with a small one.
     """
 
-    def __init__(self, input_dim, output_dim, tie_weights=True, **kwargs):
+    def __init__(self, input_dim, output_dim, tie_weights=True, reverse_dtype=None, **kwargs):
         kwargs.setdefault(
             "embeddings_initializer", keras.initializers.RandomNormal(stddev=output_dim**-0.5)
         )
         super().__init__(input_dim, output_dim, tie_weights=tie_weights, **kwargs)
-        if self.reverse_dtype is None:
-            # Logits may exceed the range of float16. The loss gets float32 in any case.
-            is_narrow = self.compute_dtype == "float16"
-            self.reverse_dtype = "float32" if is_narrow else self.compute_dtype
+        # Logits may exceed the range of float16. The loss gets float32 in any case.
+        is_narrow = self.compute_dtype == "float16"
+        self.reverse_dtype = reverse_dtype or ("float32" if is_narrow else self.compute_dtype)
 
     def call(self, inputs, reverse=False):
         """Embed, or project back.

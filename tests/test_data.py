@@ -1,5 +1,6 @@
 """Batches: what is in them, in which order, how full they are, and where a resumed run goes on."""
 
+import tracemalloc
 from collections import Counter
 from dataclasses import replace
 from itertools import islice
@@ -385,6 +386,35 @@ def test_chunks_leave_no_trace(tokenizer, monkeypatch):
     whole = pairs_of(tokenize(PAIRS, tokenizer, max_length=12))
     monkeypatch.setattr(data, "PAIRS_PER_CHUNK", 3)
     assert pairs_of(tokenize(iter(PAIRS), tokenizer, max_length=12)) == whole
+
+
+def test_a_corpus_streams_memory_grows_by_two_bytes_a_token_and_no_text(tokenizer, monkeypatch):
+    monkeypatch.setattr(data, "PAIRS_PER_CHUNK", 64)
+
+    def peak_and_tokens(num_pairs):
+        # Each text is an object of its own, as it is when it is read from a file.
+        pairs = (tuple(f"{text}{number}" for text in PAIRS[5]) for number in range(num_pairs))
+        tracemalloc.start()
+        try:
+            corpus = tokenize(pairs, tokenizer)
+            return tracemalloc.get_traced_memory()[1], len(corpus.source.ids) + len(
+                corpus.target.ids
+            )
+        finally:
+            tracemalloc.stop()
+
+    peak_and_tokens(100)  # what is made once
+    (small, few_tokens), (large, many_tokens) = peak_and_tokens(1000), peak_and_tokens(4000)
+    places_in_corpus = 3000 * 2 * 12  # the length of each sequence, and where it ends
+    assert large - small < 1.2 * (2 * (many_tokens - few_tokens) + places_in_corpus)
+
+
+def test_ids_that_need_more_than_16_bits_have_them():
+    sequences = data.GrowingSequences(vocab_size=1 << 20)
+    sequences.extend(np.array([70_000, 3, 5, 3]), np.array([2, 2]))
+    np.testing.assert_array_equal(
+        sequences.finish().padded(np.array([1, 0])), [[5, 3], [70_000, 3]]
+    )
 
 
 def test_a_pair_with_a_side_longer_than_max_length_is_left_out_and_counted(tokenizer):

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,19 @@ def test_another_process_trains_the_same_vocabulary_even_of_a_sample():
         text=True,
     )
     assert there.stdout.strip() == here, there.stderr
+
+
+def test_a_sample_of_a_stream_holds_no_more_texts_than_it_keeps():
+    def peak(num_texts):
+        tracemalloc.start()
+        try:
+            sample((f"{number} {TEXTS[0]}" for number in range(num_texts)), 100, 1)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(100)
+    assert peak(4000) < 1.5 * peak(1000)
 
 
 def test_a_sample_depends_on_the_seed_and_has_the_size_that_was_asked_for():

@@ -1,6 +1,7 @@
 """From text pairs to batches: flat arrays of ids, length buckets, a token budget."""
 
 import math
+from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
@@ -23,7 +24,8 @@ class Sequences:
     """Many id sequences in one flat array.
 
     Attributes:
-        ids: int32 (tokens,), each sequence with its end token.
+        ids: Integers (tokens,), each sequence with its end token; 16 bits where the vocabulary
+            allows.
         splits: int64 (sequences + 1,): sequence i is ids[splits[i]:splits[i + 1]].
     """
 
@@ -39,9 +41,41 @@ class Sequences:
         """Tokens of each sequence, the end token included."""
         return np.diff(self.splits)
 
+    def padded(self, rows: np.ndarray) -> np.ndarray:
+        """Return some of the sequences, int32 (rows, longest)."""
+        starts, lengths = self.splits[rows], self.splits[rows + 1] - self.splits[rows]
+        positions = np.arange(lengths.max())
+        is_token = positions < lengths[:, None]
+        ids = np.full(is_token.shape, PAD_ID, np.int32)
+        ids[is_token] = self.ids[(starts[:, None] + positions)[is_token]]
+        return ids
+
     def draw(self, random: np.random.Generator) -> np.ndarray:
         """Return which sequence stands for each text in one pass over the corpus: its own."""
         return np.arange(len(self))
+
+
+class GrowingSequences:
+    """Sequences in the making: they grow in place, so that a corpus is never in memory twice.
+
+    Args:
+        vocab_size: Ids are below this.
+    """
+
+    def __init__(self, vocab_size: int):
+        self._ids = array("H" if vocab_size <= 1 << 16 else "I")
+        self._lengths = array("I")
+
+    def extend(self, ids: np.ndarray, lengths: np.ndarray) -> None:
+        """Append sequences, given as the ids of all in a row and the length of each."""
+        self._ids.frombytes(ids.astype(self._ids.typecode).tobytes())
+        self._lengths.frombytes(lengths.astype(self._lengths.typecode).tobytes())
+
+    def finish(self) -> Sequences:
+        """Return the sequences, which are not copied: nothing can be appended any more."""
+        splits = np.zeros(len(self._lengths) + 1, np.int64)
+        np.cumsum(self._lengths, out=splits[1:])
+        return Sequences(np.asarray(self._ids), splits)
 
 
 @dataclass(frozen=True)
@@ -79,26 +113,21 @@ def tokenize_corpus(
         max_length: Longest side in tokens with the end token; longer pairs are left out.
         progress: Show a progress bar on stderr.
     """
-    encode = [_end_encoder(source_tokenizer), _end_encoder(target_tokenizer)]
-    chunks: list[list[np.ndarray]] = [[], []]  # source, target: ids of each chunk
-    lengths: list[list[np.ndarray]] = [[], []]
+    tokenizers = (source_tokenizer, target_tokenizer)
+    encode = [_end_encoder(tokenizer) for tokenizer in tokenizers]
+    source, target = kept = [GrowingSequences(tokenizer.vocab_size) for tokenizer in tokenizers]
     num_too_long = 0
     pairs = iter(tqdm(pairs, "tokenize", unit=" pairs", disable=not progress, leave=False))
     while chunk := list(islice(pairs, PAIRS_PER_CHUNK)):
-        sides = [encode[side](tf.constant([pair[side] for pair in chunk])) for side in (0, 1)]
-        fits = np.all([row_lengths.numpy() <= max_length for _, row_lengths in sides], axis=0)
+        sides = [
+            [tensor.numpy() for tensor in encode[side](tf.constant([pair[side] for pair in chunk]))]
+            for side in (0, 1)
+        ]
+        fits = np.all([lengths <= max_length for _, lengths in sides], axis=0)
         num_too_long += int(np.sum(~fits))
-        for side, (ids, row_lengths) in enumerate(sides):
-            chunks[side].append(ids.numpy()[np.repeat(fits, row_lengths.numpy())])
-            lengths[side].append(row_lengths.numpy()[fits])
-    source, target = (
-        Sequences(
-            np.concatenate([np.zeros(0, np.int32), *chunks[side]]),
-            np.cumsum(np.concatenate([np.zeros(1, np.int64), *lengths[side]])),
-        )
-        for side in (0, 1)
-    )
-    return TokenizedCorpus(source, target, num_too_long)
+        for sequences, (ids, lengths) in zip(kept, sides, strict=True):
+            sequences.extend(ids[np.repeat(fits, lengths)], lengths[fits])
+    return TokenizedCorpus(source.finish(), target.finish(), num_too_long)
 
 
 @dataclass(frozen=True)
@@ -167,12 +196,14 @@ class Batches:
         self.batch_tokens = batch_tokens
         self.division = division
         self._corpus = corpus
-        self._source_lengths, self._target_lengths = corpus.source.lengths, corpus.target.lengths
-        self._source_ids = _ragged(corpus.source)
-        self._target_ids = _ragged(corpus.target)
+        # Of few bits, which are sorted faster.
+        self._source_lengths, self._target_lengths = (
+            lengths.astype(np.min_scalar_type(lengths.max()))
+            for lengths in (corpus.source.lengths, corpus.target.lengths)
+        )
         # None is wider than the longest sequence, which position vectors may end with.
         longest = max(np.max(self._source_lengths), np.max(self._target_lengths))
-        self._widths = np.minimum(WIDTHS, longest).astype(np.int32)
+        self._widths = np.minimum(WIDTHS, longest)
         self._starts = self._cut()
 
     @property
@@ -284,22 +315,37 @@ class Batches:
 
     def _weigh(self, source_rows, target_rows) -> tf.data.Dataset:
         """Return the batches of one optimizer step, each with its weight in it."""
-        num_tokens = tf.reduce_sum(tf.gather(self._target_lengths, target_rows), axis=1)
-        num_tokens = tf.cast(num_tokens, tf.float32)
+        lengths = tf.cast(tf.gather(self._target_lengths, target_rows), tf.float32)
+        num_tokens = tf.reduce_sum(lengths, axis=1)
         weights = num_tokens / tf.reduce_mean(num_tokens)
         return tf.data.Dataset.from_tensor_slices((source_rows, target_rows, weights))
 
+    def _padded(self, source_rows: np.ndarray, target_rows: np.ndarray) -> list[np.ndarray]:
+        """Return what this process gets of a batch, padded: source and target."""
+        division = self.division
+        sides = [self._corpus.source.padded(source_rows), self._corpus.target.padded(target_rows)]
+        num_rows, widths = len(source_rows), [ids.shape[1] for ids in sides]
+        if division.fixed_shapes:
+            width = int(self._fixed_width(max(widths)))
+            num_rows, widths = max(num_rows, self._num_rows(width)), [width, width]
+        num_rows = -(-num_rows // division.num_parts) * division.num_parts
+        num_rows //= division.num_processes
+        first = division.process * num_rows
+        own = []
+        for ids, width in zip(sides, widths, strict=True):
+            ids = ids[first : first + num_rows]
+            more = [(0, num_rows - len(ids)), (0, width - ids.shape[1])]
+            own.append(np.pad(ids, more, constant_values=PAD_ID))
+        return own
+
     def _gather(self, rows: tf.data.Dataset) -> tf.data.Dataset:
         def batch(source_rows, target_rows, weight=None):
-            source_shape, target_shape = self._own_shapes(source_rows, target_rows)
-            if source_shape is not None:
-                num_rows = source_shape[0]
-                first = self.division.process * num_rows
-                source_rows = source_rows[first : first + num_rows]
-                target_rows = target_rows[first : first + num_rows]
-            source_ids = tf.gather(self._source_ids, source_rows)
-            source_ids = source_ids.to_tensor(PAD_ID, shape=source_shape)
-            labels = tf.gather(self._target_ids, target_rows).to_tensor(PAD_ID, shape=target_shape)
+            # In NumPy, since a tensor would be a copy of the corpus.
+            source_ids, labels = tf.numpy_function(
+                self._padded, [source_rows, target_rows], 2 * [tf.int32], stateful=False
+            )
+            for ids in (source_ids, labels):
+                ids.set_shape([None, None])
             shifted = tf.where(labels == END_ID, PAD_ID, labels)[:, :-1]
             target_ids = tf.pad(shifted, [[0, 0], [1, 0]], constant_values=START_ID)
             inputs = {"source_ids": source_ids, "target_ids": target_ids}
@@ -310,31 +356,6 @@ class Batches:
             return inputs, labels, tf.fill([tf.shape(labels)[0]], weight)
 
         return rows.map(batch, num_parallel_calls=2, deterministic=True).prefetch(8)
-
-    def _own_shapes(self, source_rows, target_rows):
-        """Return (rows, width) of both sides of what this process gets of a batch.
-
-        None where that is the whole batch, as wide as its longest sequence.
-        """
-        division = self.division
-        if division.num_parts == 1 and not division.fixed_shapes:
-            return None, None
-        num_rows = tf.size(source_rows)
-        widths = [
-            tf.cast(tf.reduce_max(tf.gather(lengths, rows)), tf.int32)
-            for lengths, rows in (
-                (self._source_lengths, source_rows),
-                (self._target_lengths, target_rows),
-            )
-        ]
-        if division.fixed_shapes:
-            place = tf.searchsorted(self._widths, [tf.reduce_max(widths)])[0]
-            widths = 2 * [tf.constant(self._widths)[place]]
-            most = tf.constant([self._num_rows(width) for width in self._widths])
-            num_rows = tf.maximum(num_rows, most[place])
-        rows_of_part = -(-num_rows // division.num_parts)
-        num_rows = rows_of_part * division.num_parts // division.num_processes
-        return tf.stack([num_rows, widths[0]]), tf.stack([num_rows, widths[1]])
 
 
 def _part_weights(labels, num_parts):
@@ -360,7 +381,3 @@ def _end_encoder(tokenizer: Tokenizer):
         return tokens.flat_values, tokens.row_lengths()
 
     return encode
-
-
-def _ragged(sequences: Sequences) -> tf.RaggedTensor:
-    return tf.RaggedTensor.from_row_splits(sequences.ids, sequences.splits, validate=False)

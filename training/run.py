@@ -11,6 +11,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from tqdm import tqdm
 
 from keras_transformer.config import (
     CONFIG_FILE,
@@ -101,10 +102,11 @@ def prepare(
     vocabularies = share(lambda: _find_vocabularies(options, output, resume))
     train_pairs: Iterable[tuple[str, str]] = read_split(options, "train")
     if not vocabularies:
-        sampled = sample(train_pairs, MAX_PAIRS, options.seed)
+        progress_bar = tqdm(train_pairs, "read", unit=" pairs", leave=False)
+        sampled = sample(progress_bar, MAX_PAIRS, options.seed)
         vocabularies = share(lambda: _train_vocabularies(options, sampled))
-        # A corpus that could be held in memory is not read again.
-        train_pairs = sampled if len(sampled) < MAX_PAIRS else read_split(options, "train")
+        # A corpus that is larger streams, here again.
+        train_pairs = sampled if len(sampled) < MAX_PAIRS else read_pairs(options.train)
     if is_first:
         for name, vocabulary in zip(_vocabulary_files(options), vocabularies, strict=True):
             with checkpoints.replacing(output / name) as temporary:
@@ -454,7 +456,7 @@ def _find_vocabularies(options: TrainingConfig, output: Path, resume: bool) -> l
 
 
 def _train_vocabularies(options: TrainingConfig, pairs: Sequence[tuple[str, str]]) -> list[bytes]:
-    print(f"training the vocabulary: {options.vocab_size:,} pieces")
+    print(f"training the vocabulary: {options.vocab_size:,} pieces, on {len(pairs):,} pairs")
     sides = [(0, 1)] if options.shared_vocabulary else [(0,), (1,)]
     vocabularies = [
         train_vocabulary(

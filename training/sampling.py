@@ -1,5 +1,6 @@
 """Subword regularization (Kudo 2018): each pass over the corpus draws its segmentations anew."""
 
+from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -10,7 +11,7 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from tqdm import tqdm
 
 from keras_transformer.config import END_ID
-from training.data import Sequences, TokenizedCorpus
+from training.data import GrowingSequences, Sequences, TokenizedCorpus
 
 TEXTS_PER_CHUNK = 4096
 
@@ -65,6 +66,7 @@ class Segmenter:
         self.alpha = alpha
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         pieces = ModelProto.FromString(model).pieces
+        self.vocab_size = len(pieces)
         self._scores = np.array([piece.score for piece in pieces])
         self._is_tag = np.array([piece.type == piece.USER_DEFINED for piece in pieces])
 
@@ -120,6 +122,25 @@ class _Candidates:
         return bounds
 
 
+class _GrowingSegmentations(GrowingSequences):
+    """Segmentations in the making, text by text."""
+
+    def __init__(self, vocab_size: int):
+        super().__init__(vocab_size)
+        self._bounds = array("d")
+
+    def add(self, candidates: _Candidates) -> None:
+        """Append the segmentations of further texts."""
+        self.extend(candidates.ids, candidates.lengths)
+        num_texts = self._bounds[-1] if self._bounds else 0.0
+        self._bounds.frombytes((num_texts + candidates.bounds()).tobytes())
+
+    def finish(self) -> Segmentations:
+        """Return the segmentations, see GrowingSequences."""
+        sequences = super().finish()
+        return Segmentations(sequences.ids, sequences.splits, np.asarray(self._bounds))
+
+
 def segment_corpus(
     pairs: Iterable[tuple[str, str]],
     source_segmenter: Segmenter,
@@ -138,7 +159,9 @@ def segment_corpus(
         progress: Show a progress bar on stderr.
     """
     segmenters = (source_segmenter, target_segmenter)
-    chunks: list[list[_Candidates]] = [[], []]
+    source, target = kept = [
+        _GrowingSegmentations(segmenter.vocab_size) for segmenter in segmenters
+    ]
     num_too_long = 0
     pairs = iter(tqdm(pairs, "segment", unit=" pairs", disable=not progress, leave=False))
     while chunk := list(islice(pairs, TEXTS_PER_CHUNK)):
@@ -147,18 +170,6 @@ def segment_corpus(
         num_too_long += int(np.sum(~fits))
         if not np.any(fits):
             continue
-        for kept, side in zip(chunks, sides, strict=True):
-            kept.append(side.where(fits[side.text_numbers] & (side.lengths <= max_length)))
-    return TokenizedCorpus(_join(chunks[0]), _join(chunks[1]), num_too_long)
-
-
-def _join(chunks: list[_Candidates]) -> Segmentations:
-    lengths = np.concatenate([np.zeros(1, np.int64), *(chunk.lengths for chunk in chunks)])
-    bounds = [np.zeros(1)]
-    for chunk in chunks:
-        bounds.append(bounds[-1][-1] + chunk.bounds())
-    return Segmentations(
-        np.concatenate([np.zeros(0, np.int32), *(chunk.ids for chunk in chunks)]),
-        np.cumsum(lengths),
-        np.concatenate(bounds[1:] or [np.zeros(0)]),
-    )
+        for segmentations, side in zip(kept, sides, strict=True):
+            segmentations.add(side.where(fits[side.text_numbers] & (side.lengths <= max_length)))
+    return TokenizedCorpus(source.finish(), target.finish(), num_too_long)
