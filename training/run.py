@@ -88,7 +88,8 @@ def prepare(config: RunConfig, output: Path, resume: bool, started: float) -> "R
     vocabularies = _find_vocabularies(options, output, resume)
     train_pairs: Iterable[tuple[str, str]] = read_split(options, "train")
     if not vocabularies:
-        progress_bar = tqdm(train_pairs, "read", unit=" pairs", leave=False)
+        # Not at once: in a small corpus, what it says would only stand before an error message.
+        progress_bar = tqdm(train_pairs, "read", unit=" pairs", leave=False, delay=1)
         train_pairs = sample(progress_bar, MAX_PAIRS, options.seed)
         vocabularies = _train_vocabularies(options, train_pairs)
         if len(train_pairs) == MAX_PAIRS:  # a corpus that is larger streams, here again
