@@ -102,11 +102,12 @@ def prepare(
     vocabularies = share(lambda: _find_vocabularies(options, output, resume))
     train_pairs: Iterable[tuple[str, str]] = read_split(options, "train")
     if not vocabularies:
-        progress_bar = tqdm(train_pairs, "read", unit=" pairs", leave=False)
-        sampled = sample(progress_bar, MAX_PAIRS, options.seed)
-        vocabularies = share(lambda: _train_vocabularies(options, sampled))
-        # A corpus that is larger streams, here again.
-        train_pairs = sampled if len(sampled) < MAX_PAIRS else read_pairs(options.train)
+        # Not at once: in a small corpus, what it says would only stand before an error message.
+        progress_bar = tqdm(train_pairs, "read", unit=" pairs", leave=False, delay=1)
+        train_pairs = sample(progress_bar, MAX_PAIRS, options.seed)
+        vocabularies = share(partial(_train_vocabularies, options, train_pairs))
+        if len(train_pairs) == MAX_PAIRS:  # a corpus that is larger streams, here again
+            train_pairs = read_pairs(options.train)
     if is_first:
         for name, vocabulary in zip(_vocabulary_files(options), vocabularies, strict=True):
             with checkpoints.replacing(output / name) as temporary:
