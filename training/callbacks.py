@@ -41,7 +41,7 @@ class Evaluation(keras.callbacks.Callback):
     logs, so that they are in `fit`'s history and callbacks that come later see them.
 
     Args:
-        translator: Over the model that is trained, or over a copy of it, which gets its weights.
+        translator: Over the model that is trained, or over `copy`.
         pairs: Validation pairs to translate for BLEU and chrF.
         batches: A finite dataset of the validation corpus, for the loss.
         weights_path: Where the best weights are kept (`.weights.h5`); None keeps none.
@@ -52,6 +52,8 @@ class Evaluation(keras.callbacks.Callback):
         num_since_best: And how many evaluations came after it.
         share: Gives what a function returns in the first of many processes to all of them, as
             `Distribution.share`; by default this process is alone.
+        copy: Model of the same kind on one device, which gets the weights to translate with; None
+            if the model that is trained translates.
 
     Attributes:
         best: Step and scores of the best evaluation so far; empty before the first.
@@ -73,6 +75,7 @@ class Evaluation(keras.callbacks.Callback):
         best: dict[str, float] | None = None,
         num_since_best: int = 0,
         share: Callable[[Callable[[], Any]], Any] = lambda make: make(),
+        copy: keras.Model | None = None,
     ):
         super().__init__()
         if select_by not in ("bleu", "chrf", "loss"):
@@ -87,6 +90,7 @@ class Evaluation(keras.callbacks.Callback):
         self.best = dict(best or {})
         self.num_since_best = num_since_best
         self.share = share
+        self.copy = copy
         self.seconds = 0.0
 
     def on_train_begin(self, logs=None):
@@ -109,7 +113,7 @@ class Evaluation(keras.callbacks.Callback):
             if is_best:
                 self.best, self.num_since_best = scores, 0
                 if self.weights_path:
-                    checkpoints.save_weights(self.translator.model, self.weights_path)
+                    checkpoints.save_weights(self.copy or self.model, self.weights_path)
             else:
                 self.num_since_best += 1
         self.seconds = time.perf_counter() - start
@@ -123,7 +127,8 @@ class Evaluation(keras.callbacks.Callback):
 
     def _evaluate(self) -> dict[str, float]:
         measured = self._measured.evaluate(self.batches, verbose=0, return_dict=True)
-        copy_variables(self.model, self.translator.model)
+        if self.copy:
+            copy_variables(self.model, self.copy)
         scores = self.share(
             lambda: score(self.translator(self.sources, progress=True), self.references)
         )

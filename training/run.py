@@ -242,6 +242,7 @@ class Run:
             progress.get("best"),
             progress.get("num_since_best", 0),
             distribution.share,
+            None if translator.model is model else translator.model,
         )
         self.early_stop = EarlyStop(self.evaluation, options.patience)
         if not distribution.is_first:  # what follows writes
