@@ -42,7 +42,6 @@ def make_model(**options):
         metrics=[TokenAccuracy()],
         jit_compile=False,
     )
-    model.optimizer.build(model.trainable_variables)
     return model
 
 

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ class Evaluation(keras.callbacks.Callback):
             `AveragedAdam.average` or `CheckpointAverage.average`.
         best: The best evaluation before this training, of a resumed run.
         num_since_best: And how many evaluations came after it.
+        num_examples: Pairs, the first ones, whose translations are printed.
 
     Attributes:
         best: Step and scores of the best evaluation so far; empty before the first.
@@ -69,6 +71,7 @@ class Evaluation(keras.callbacks.Callback):
         average: Callable[[], Sequence[np.ndarray]] | None = None,
         best: dict[str, float] | None = None,
         num_since_best: int = 0,
+        num_examples: int = 0,
     ):
         super().__init__()
         if select_by not in ("bleu", "chrf", "loss"):
@@ -82,7 +85,9 @@ class Evaluation(keras.callbacks.Callback):
         self.average = average
         self.best = dict(best or {})
         self.num_since_best = num_since_best
+        self.num_examples = num_examples
         self.seconds = 0.0
+        self._examples: list[str] = []
 
     def on_train_begin(self, logs=None):
         """Compile a second view of the model, so that training need not compute perplexity."""
@@ -113,10 +118,20 @@ class Evaluation(keras.callbacks.Callback):
             f"BLEU {scores['bleu']:.2f}, chrF {scores['chrf']:.2f}"
             + (" (best so far)" if is_best else f" (best at step {self.best['step']})")
         )
+        for example in self._examples:
+            print(example)
 
     def _evaluate(self) -> dict[str, float]:
         measured = self._measured.evaluate(self.batches, verbose=0, return_dict=True)
-        scores = score(self.translator(self.sources, progress=True), self.references)
+        # A bar that is not on a terminal stays there: in a log, in a notebook.
+        translations = self.translator(self.sources, progress=sys.stderr.isatty())
+        scores = score(translations, self.references)
+        triples = zip(self.sources, translations, self.references, strict=True)
+        self._examples = [
+            f"  {source} → {translation}"
+            + ("" if translation == reference else f" (reference: {reference})")
+            for source, translation, reference in islice(triples, self.num_examples)
+        ]
         return {
             "step": int(self.model.optimizer.iterations),
             "loss": math.log(measured["perplexity"]),

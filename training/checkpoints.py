@@ -55,6 +55,12 @@ def save_json(path: Path, value: dict[str, Any]) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def save_bytes(path: Path, content: bytes) -> None:
+    """Write bytes to `path`."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
 def save_weights(model: keras.Model, path: Path) -> None:
     """Write the weights to `path`."""
     with replacing(path) as temporary:
@@ -113,7 +119,7 @@ def restore(folder: Path, model: keras.Model) -> tuple[Path, dict[str, Any]] | N
 
     Args:
         folder: `checkpoints/` of the run.
-        model: Compiled and built as when it was saved.
+        model: Compiled as when it was saved.
 
     Returns:
         The state's folder and its progress; None if nothing was saved.
@@ -163,7 +169,7 @@ def load_state(state: Path, model: keras.Model) -> None:
 
     Args:
         state: A folder that `save_state` wrote.
-        model: Compiled and built as then.
+        model: Compiled as then.
 
     Raises:
         DamagedStateError: The file is missing or damaged.
@@ -175,6 +181,8 @@ def load_state(state: Path, model: keras.Model) -> None:
             arrays = dict(archive)
     except Exception as error:  # a damaged archive raises whatever its bytes suggest
         raise DamagedStateError(f"{path}: can't be read: {error}") from None
+    if not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
     variables = _variables(model)
     if sorted(arrays) != sorted(variables):
         raise ValueError(f"{path}: can't be restored: it belongs to another model")

@@ -92,8 +92,7 @@ def prepare(config: RunConfig, output: Path, resume: bool, started: float) -> "R
         # A corpus that could be held in memory is not read again.
         train_pairs = sampled if len(sampled) < MAX_PAIRS else read_split(options, "train")
     for name, vocabulary in zip(_vocabulary_files(options), vocabularies, strict=True):
-        with checkpoints.replacing(output / name) as temporary:
-            temporary.write_bytes(vocabulary)
+        checkpoints.save_bytes(output / name, vocabulary)
     tokenizers = [Tokenizer(vocabulary) for vocabulary in vocabularies]
     source_tokenizer, tokenizer = tokenizers[0], tokenizers[-1]
     model_config = config.model_config(
@@ -349,7 +348,6 @@ def compile_model(model: keras.Model, config: ModelConfig, options: TrainingConf
         metrics=[TokenAccuracy()],
         jit_compile=False,  # XLA compiles each of the many batch shapes anew
     )
-    model.optimizer.build(model.trainable_variables)
 
 
 def read_split(options: TrainingConfig, split: str) -> Iterator[tuple[str, str]]:
