@@ -44,7 +44,7 @@ except importlib.metadata.PackageNotFoundError:
     project = PROJECT or ".."
     if "://" not in project:
         if not Path(project).is_file() and not Path(project, "pyproject.toml").is_file():
-            raise FileNotFoundError(f"{project!r} is no project: set PROJECT") from None
+            raise FileNotFoundError(f"no project in {project!r}: set PROJECT") from None
         project = Path(project).resolve().as_uri()
     packages = [f"keras-transformer[notebook] @ {project}"]
     if shutil.which("nvidia-smi"):
@@ -53,6 +53,7 @@ except importlib.metadata.PackageNotFoundError:
     installed = subprocess.run(pip, capture_output=True, text=True)
     if installed.returncode:
         raise RuntimeError(f"pip install has failed:\n{installed.stderr}") from None
+    importlib.invalidate_caches()
 
 # Colab brings a TensorFlow of its own. If it was in use already, the new one needs a new process.
 for package, module in {
@@ -121,7 +122,8 @@ from training.schedule import WarmupInverseSqrt
 from training.split import hold_out
 from training.vocabulary import train_vocabulary
 
-clear_output()  # TensorFlow's start-up lines, tensorflow/tensorflow#100442
+clear_output()  # of TensorFlow's start-up lines, tensorflow/tensorflow#100442
+tf.get_logger().setLevel("WARNING")
 
 if DRIVE:
     from google.colab import drive
