@@ -88,14 +88,16 @@ NUM_LAYERS = 2  # @param {type: "integer"}
 VOCAB_SIZE = 2000  # @param {type: "integer"}
 BATCH_TOKENS = 1024  # @param {type: "integer"}
 WARMUP_STEPS = 500  # @param {type: "integer"}
-EPOCHS = 8  # @param {type: "integer"}
+EPOCHS = 6  # @param {type: "integer"}
 
 # %%
 import os
 import sysconfig
+from contextlib import redirect_stderr
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # else TensorFlow says at length that there is no GPU
 os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"  # the export is checked in another process
+# Where the TensorBoard of this Python is found.
 os.environ["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
 
 import keras
@@ -271,8 +273,9 @@ curves = read_scalars(run / "logs")
 figure, axes = plt.subplots(1, 3, figsize=(12, 3), layout="constrained")
 for axis, tag in zip(axes, ("loss", "validation/perplexity", "validation/bleu"), strict=True):
     points = curves.get(tag, {})
-    axis.plot(list(points), list(points.values()))
+    axis.plot(list(points), list(points.values()), marker="." if "validation" in tag else "")
     axis.set(title=tag, xlabel="step")
+    axis.grid(alpha=0.3)
 
 # %% [markdown]
 # ## BLEU
@@ -311,7 +314,8 @@ exports = run / "exports"
 version = str(int(optimizer.iterations))
 exported = exports / run.name / version
 if not exported.exists():
-    export([str(run), "--output", str(exports), "--version", version, "--keep", "1"])
+    with redirect_stderr(sys.stdout):
+        export([str(run), "--output", str(exports), "--version", version, "--keep", "1"])
 
 # %%
 print(*load_translator(exported)([SENTENCE]))
