@@ -18,7 +18,7 @@ DEV_INSTALLED := $(VENV)/.requirements-dev-installed
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup format lint type test test-slow demo clean
+.PHONY: help setup format lint type test test-slow notebook demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -44,6 +44,9 @@ test: $(DEV_INSTALLED) ## run the tests, without those marked slow
 
 test-slow: $(DEV_INSTALLED) ## run the tests marked slow
 	$(BIN)/python -m pytest -m slow $(ARGS)
+
+notebook: $(DEV_INSTALLED) ## write notebooks/*.ipynb from their sources, without outputs
+	$(BIN)/python notebooks/build.py
 
 demo: $(INSTALLED) ## train on the embedded phrasebook, export, score, translate
 	rm -rf runs/demo exports/demo

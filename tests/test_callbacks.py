@@ -220,6 +220,16 @@ def test_the_best_weights_are_the_best_in_what_was_chosen(
     assert all(map(np.array_equal, model.get_weights(), trained[best]))
 
 
+def test_examples_show_a_translation_and_a_reference_that_differs(model, valid, capsys):
+    pairs = [("甲", "one"), ("乙", "two"), ("丙", "three")]
+    translator = ScriptedTranslator(["one", "four", "three"])
+    fit(compile_model(model), [Evaluation(translator, pairs, dataset_of(valid), num_examples=2)])
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "  甲 → one",
+        "  乙 → four (reference: two)",
+    ]
+
+
 def test_an_unknown_choice_of_best_weights_is_an_error(valid):
     with pytest.raises(ValueError, match="^select_by must be .* received 'accuracy'$"):
         Evaluation(None, PAIRS, dataset_of(valid), select_by="accuracy")

@@ -31,7 +31,7 @@ TESTS = Path(__file__).resolve().parent
 STEPS = 3
 
 
-def make_model(**options):
+def compiled_model(**options):
     """Return a compiled model of 1 + 1 layers with dropout."""
     sizes = {"vocab_size": 20, "num_encoder_layers": 1, "num_decoder_layers": 1, "d_model": 8}
     tiny = {**sizes, "num_heads": 2, "d_ff": 8, "dropout": 0.3, "max_length": 10}
@@ -42,6 +42,12 @@ def make_model(**options):
         metrics=[TokenAccuracy()],
         jit_compile=False,
     )
+    return model
+
+
+def make_model(**options):
+    """Return a compiled model whose optimizer is built too."""
+    model = compiled_model(**options)
     model.optimizer.build(model.trainable_variables)
     return model
 
@@ -87,6 +93,14 @@ def test_a_restored_model_has_weights_optimizer_and_dropout_generators_bit_for_b
     load_state(saved, model)
     assert is_same(state_of(model), halfway)
     assert int(model.optimizer.iterations) == STEPS
+
+
+def test_an_optimizer_that_was_not_built_is_restored_too(run):
+    _, halfway, saved, _ = run
+    model = compiled_model()
+    assert not model.optimizer.built
+    load_state(saved, model)
+    assert is_same(state_of(model), halfway)
 
 
 def test_the_state_includes_moments_and_dropout_generators(run):

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ class Evaluation(keras.callbacks.Callback):
             `Distribution.share`; by default this process is alone.
         copy: Model of the same kind on one device, which gets the weights to translate with; None
             if the model that is trained translates.
+        num_examples: Pairs, the first ones, whose translations are printed.
 
     Attributes:
         best: Step and scores of the best evaluation so far; empty before the first.
@@ -76,6 +78,7 @@ class Evaluation(keras.callbacks.Callback):
         num_since_best: int = 0,
         share: Callable[[Callable[[], Any]], Any] = lambda make: make(),
         copy: keras.Model | None = None,
+        num_examples: int = 0,
     ):
         super().__init__()
         if select_by not in ("bleu", "chrf", "loss"):
@@ -91,7 +94,9 @@ class Evaluation(keras.callbacks.Callback):
         self.num_since_best = num_since_best
         self.share = share
         self.copy = copy
+        self.num_examples = num_examples
         self.seconds = 0.0
+        self._examples: list[str] = []
 
     def on_train_begin(self, logs=None):
         """Compile a second view of the model, so that training need not compute perplexity."""
@@ -124,14 +129,24 @@ class Evaluation(keras.callbacks.Callback):
             f"BLEU {scores['bleu']:.2f}, chrF {scores['chrf']:.2f}"
             + (" (best so far)" if is_best else f" (best at step {self.best['step']})")
         )
+        for example in self._examples:
+            print(example)
 
     def _evaluate(self) -> dict[str, float]:
         measured = self._measured.evaluate(self.batches, verbose=0, return_dict=True)
         if self.copy:
             copy_variables(self.model, self.copy)
-        scores = self.share(
-            lambda: score(self.translator(self.sources, progress=True), self.references)
+        # A bar that is not on a terminal stays there: in a log, in a notebook.
+        translations = self.share(
+            lambda: self.translator(self.sources, progress=sys.stderr.isatty())
         )
+        scores = score(translations, self.references)
+        triples = zip(self.sources, translations, self.references, strict=True)
+        self._examples = [
+            f"  {source} → {translation}"
+            + ("" if translation == reference else f" (reference: {reference})")
+            for source, translation, reference in islice(triples, self.num_examples)
+        ]
         return {
             "step": steps_done(self.model),
             "loss": math.log(measured["perplexity"]),

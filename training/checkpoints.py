@@ -57,6 +57,12 @@ def save_json(path: Path, value: dict[str, Any]) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def save_bytes(path: Path, content: bytes) -> None:
+    """Write bytes to `path`."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
 def save_weights(model: keras.Model, path: Path) -> None:
     """Write the weights to `path`."""
     with replacing(path) as temporary:
@@ -119,7 +125,7 @@ def restore(
 
     Args:
         folder: `checkpoints/` of the run.
-        model: Compiled and built as when it was saved.
+        model: Compiled as when it was saved.
         share: Gives what the function that reads the state returns to all processes, of which
             one alone may have the folder: `training.distribution.Distribution.share`.
 
@@ -182,7 +188,7 @@ def load_state(state: Path, model: keras.Model) -> None:
 
     Args:
         state: A folder that `save_state` wrote.
-        model: Compiled and built as then.
+        model: Compiled as then.
 
     Raises:
         DamagedStateError: The file is missing or damaged.
@@ -198,6 +204,8 @@ def _read_arrays(state: Path, model: keras.Model) -> dict[str, np.ndarray]:
             arrays = dict(archive)
     except Exception as error:  # a damaged archive raises whatever its bytes suggest
         raise DamagedStateError(f"{path}: can't be read: {error}") from None
+    if not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
     variables = _variables(model)
     if sorted(arrays) != sorted(variables):
         raise ValueError(f"{path}: can't be restored: it belongs to another model")

@@ -1,11 +1,32 @@
-"""TensorBoard's event files of a run that goes on from an earlier step."""
+"""TensorBoard's event files: reading curves, and going on from an earlier step."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import tensorflow as tf
 
 from training.checkpoints import replacing
+
+
+def read_scalars(logs_path: Path) -> dict[str, dict[int, float]]:
+    """Return the curves of a run, the parts before a resume included.
+
+    Args:
+        logs_path: Folder with event files.
+
+    Returns:
+        For each tag, such as "loss" or "validation/bleu", its values by step.
+    """
+    curves: dict[str, dict[int, float]] = defaultdict(dict)
+    for file in sorted(logs_path.glob("events.out.tfevents.*")):  # the name begins with the time
+        for event, _ in _read(file):
+            if event is None:
+                continue
+            for value in event.summary.value:
+                if value.metadata.plugin_data.plugin_name == "scalars":
+                    curves[value.tag][event.step] = float(tf.make_ndarray(value.tensor))
+    return dict(curves)
 
 
 def drop_events_after(logs_path: Path, step: int) -> None:

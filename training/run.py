@@ -110,8 +110,7 @@ def prepare(
             train_pairs = read_pairs(options.train)
     if is_first:
         for name, vocabulary in zip(_vocabulary_files(options), vocabularies, strict=True):
-            with checkpoints.replacing(output / name) as temporary:
-                temporary.write_bytes(vocabulary)
+            checkpoints.save_bytes(output / name, vocabulary)
     tokenizers = [Tokenizer(vocabulary) for vocabulary in vocabularies]
     source_tokenizer, tokenizer = tokenizers[0], tokenizers[-1]
     model_config = config.model_config(
