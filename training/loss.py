@@ -52,7 +52,7 @@ def token_crossentropy(labels, logits, label_smoothing=0.0):
     """Return the cross-entropy of each token, 0 at padding; and 1.0 where a token is real.
 
     The gradient, softmax - target distribution, is written out: the framework's own
-    cross-entropy plus a gather of the label's logit takes three times as long on a CPU
+    cross-entropy plus a gather of the label's logit takes four times as long on a CPU
     (benchmarks/RESULTS.md).
 
     Args:
