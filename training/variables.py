@@ -18,7 +18,9 @@ def to_numpy(variable: keras.Variable) -> np.ndarray:
 
 def steps_done(model: keras.Model) -> int:
     """Return how many steps the model's optimizer has made."""
-    return int(to_numpy(model.optimizer.iterations))  # int() takes no mirrored variable
+    steps = model.optimizer.iterations
+    # int() takes no mirrored variable. With gradient accumulation it is computed: a tensor.
+    return int(to_numpy(steps) if isinstance(steps, keras.Variable) else steps)
 
 
 def copy_variables(model: keras.Model, copy: keras.Model) -> None:

@@ -181,7 +181,7 @@ def test_a_run_that_is_told_to_end_saves_and_goes_on_bit_for_bit(corpus, straigh
     output = corpus / "terminated"
     process = start(corpus, AVERAGES[0], output, command=[sys.executable, "-c", TERMINATED])
     printed, errors = process.communicate(timeout=280)
-    assert process.returncode == 128 + signal.SIGTERM
+    assert process.returncode == 128 + signal.SIGTERM, errors
     assert errors.splitlines()[-1] == (
         "interrupted; the state is saved, --resume goes on from here"
     )
