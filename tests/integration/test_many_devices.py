@@ -154,7 +154,6 @@ def one_process(corpus):
     return output
 
 
-@pytest.mark.slow
 @needs_jax
 def test_two_processes_end_like_one_and_only_the_first_writes_and_prints(
     corpus, one_process, tmp_path
