@@ -52,9 +52,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def save_json(path: Path, value: dict[str, Any]) -> None:
     """Write a JSON object to `path`."""
-    with replacing(path) as temporary:
-        text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-        temporary.write_text(text, encoding="utf-8")
+    save_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def save_bytes(path: Path, content: bytes) -> None:

@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from ports import free_ports
 
 from keras_transformer import ModelConfig, build_transformer
 
@@ -36,7 +36,6 @@ evaluation_sentences = 2
 select_by = "loss"
 attention_every_steps = 0
 """
-# Each process compiles for half a minute.
 needs_jax = pytest.mark.skipif(
     importlib.util.find_spec("jax") is None, reason="jax is not installed"
 )
@@ -98,10 +97,8 @@ def finish(*processes):
     return [output for output, _ in printed]
 
 
-def start_two(corpus, config, outputs, *more, **options):
-    with socket.socket() as listener:
-        listener.bind(("localhost", 0))
-        port = listener.getsockname()[1]
+def start_two(corpus, configs, outputs, *more, **options):
+    (port,) = free_ports(1)
     return [
         start(
             corpus,
@@ -111,7 +108,7 @@ def start_two(corpus, config, outputs, *more, **options):
             backend="jax",
             **options,
         )
-        for i, output in enumerate(outputs)
+        for i, (config, output) in enumerate(zip(configs, outputs, strict=True))
     ]
 
 
@@ -159,7 +156,7 @@ def test_two_processes_end_like_one_and_only_the_first_writes_and_prints(
     corpus, one_process, tmp_path
 ):
     outputs = tmp_path / "first", tmp_path / "second"
-    first, second = finish(*start_two(corpus, "dropout.toml", outputs))
+    first, second = finish(*start_two(corpus, 2 * ["dropout.toml"], outputs))
     assert "2 devices, 2 processes" in first and "done: 6 steps" in first
     assert "step" not in second
     assert not outputs[1].exists()
@@ -179,7 +176,7 @@ def test_two_processes_with_a_divided_vocabulary_are_resumed_and_end_like_one(
     )
     outputs = tmp_path / "first", tmp_path / "second"
     for more in (("--max-steps", STEPS // 2), ("--resume",)):
-        first, _ = finish(*start_two(corpus, "shards.toml", outputs, *more, num_devices=2))
+        first, _ = finish(*start_two(corpus, 2 * ["shards.toml"], outputs, *more, num_devices=2))
         assert "4 devices, 2 processes, 2 to each share of a batch" in first
     assert "resumed from" in first
     assert_same_end(outputs[0], one_process)
@@ -190,7 +187,7 @@ def test_two_processes_with_a_divided_vocabulary_are_resumed_and_end_like_one(
 def test_when_the_first_process_fails_the_other_ends_too(corpus, tmp_path):
     (tmp_path / "first").mkdir()
     (tmp_path / "first/checkpoints").touch()  # where a folder should be
-    processes = start_two(corpus, "dropout.toml", (tmp_path / "first", tmp_path / "second"))
+    processes = start_two(corpus, 2 * ["dropout.toml"], (tmp_path / "first", tmp_path / "second"))
     errors = [process.communicate(timeout=280)[1] for process in processes]
     assert processes[0].returncode == 1
     assert errors[0].splitlines()[-1].startswith("error: ")
@@ -201,16 +198,8 @@ def test_when_the_first_process_fails_the_other_ends_too(corpus, tmp_path):
 @pytest.mark.slow
 @needs_jax
 def test_processes_with_different_options_are_told(corpus, tmp_path):
-    with socket.socket() as listener:
-        listener.bind(("localhost", 0))
-        port = listener.getsockname()[1]
-    processes = [
-        start(
-            *(corpus, config, tmp_path / config, "--process", f"{i}/2@localhost:{port}"),
-            backend="jax",
-        )
-        for i, config in enumerate(("plain.toml", "dropout.toml"))
-    ]
+    configs = "plain.toml", "dropout.toml"
+    processes = start_two(corpus, configs, (tmp_path / "first", tmp_path / "second"))
     for process in processes:
         _, errors = process.communicate(timeout=280)
         assert process.returncode == 2

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from types import SimpleNamespace
 import grpc
 import pytest
 import tensorflow as tf
+from ports import free_ports
 from tensorflow_serving.apis import predict_pb2
 from tensorflow_serving.apis.prediction_service_pb2_grpc import PredictionServiceStub
 
@@ -87,14 +87,6 @@ def server(request, folder, tmp_path_factory):
         finally:
             process.terminate()
             process.wait(timeout=60)
-
-
-def free_ports(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def wait_for(process, addresses):
