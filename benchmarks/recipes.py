@@ -13,28 +13,26 @@ import sys
 import tomllib
 from pathlib import Path
 
-MODEL = {"preset": "small", "dropout": 0.2}
+MODEL = {"preset": "small", "pre_norm": True, "dropout": 0.2}
 TRAINING = {
     "vocab_size": 6000,
     "batch_tokens": 2048,
-    "warmup_steps": 1000,
+    "warmup_steps": 500,
     "learning_rate_scale": 0.7,
+    "average_decay": 0.999,
     "evaluate_every_steps": 300,
     "evaluation_sentences": 500,
 }
-AVERAGE = {"average_decay": 0.999}
+# What each recipe has other than the first, in the model and in training.
 RECIPES = {
-    "plain": (MODEL, TRAINING),
-    "moving average, 0.999": (MODEL, TRAINING | AVERAGE),
-    "the same, dropout 0.3": (MODEL | {"dropout": 0.3}, TRAINING | AVERAGE),
-    "the same, subword sampling": (
-        MODEL,
-        TRAINING | AVERAGE | {"subword_nbest_size": 16, "subword_alpha": 0.2},
-    ),
-    "the same, learning rate x 1.4": (MODEL, TRAINING | AVERAGE | {"learning_rate_scale": 1.0}),
-    "the same, vocabulary 3,000": (MODEL, TRAINING | AVERAGE | {"vocab_size": 3000}),
-    "the same, pre-norm": (MODEL | {"pre_norm": True}, TRAINING | AVERAGE),
-    "the same, untied": (MODEL | {"tie_weights": False}, TRAINING | AVERAGE),
+    "the recipe": ({}, {}),
+    "post-norm": ({"pre_norm": False}, {}),
+    "no moving average": ({}, {"average_decay": 0.0}),
+    "dropout 0.3": ({"dropout": 0.3}, {}),
+    "subword sampling": ({}, {"subword_nbest_size": 16, "subword_alpha": 0.2}),
+    "learning rate x 1.4": ({}, {"learning_rate_scale": 1.0}),
+    "vocabulary of 3,000": ({}, {"vocab_size": 3000}),
+    "untied": ({"tie_weights": False}, {}),
 }
 
 
@@ -44,11 +42,12 @@ def main():
     print("| recipe | parameters | steps | validation BLEU | test BLEU | ± | test chrF |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for name, (model, training) in RECIPES.items():
+        model, training = MODEL | model, TRAINING | training
         run = options.output / name.replace(" ", "-").replace(",", "")
-        config = run.with_suffix(".toml")
+        config = Path(f"{run}.toml")
         config.parent.mkdir(parents=True, exist_ok=True)
         if options.mixed_precision:
-            training = training | {"mixed_precision": options.mixed_precision}
+            training["mixed_precision"] = options.mixed_precision
         config.write_text(as_toml({"model": model, "training": training}), encoding="utf-8")
         if not (run / "results.json").exists():
             execute(

@@ -135,6 +135,7 @@ class CTranslate2Translator:
                 length_penalty=0.0,
                 return_scores=True,
                 no_repeat_ngram_size=options.no_repeat_ngram,
+                min_decoding_length=0,
                 max_decoding_length=max(1, *limits),
             )
             return self._target_pieces.decode(

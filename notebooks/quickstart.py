@@ -127,6 +127,9 @@ from training.vocabulary import train_vocabulary
 clear_output()  # of TensorFlow's start-up lines, tensorflow/tensorflow#100442
 tf.get_logger().setLevel("WARNING")
 
+in_colab = "google.colab" in sys.modules
+if (DRIVE or CORPUS == "upload") and not in_colab:
+    raise ValueError("DRIVE and the corpus upload are for Colab: here, RUN and CORPUS take a path")
 if DRIVE:
     from google.colab import drive
 
@@ -151,7 +154,10 @@ else:
         if not corpus.exists():
             from google.colab import files
 
-            checkpoints.save_bytes(corpus, *files.upload().values())
+            uploaded = files.upload()
+            if len(uploaded) != 1:
+                raise ValueError(f"upload one file, with both languages: {len(uploaded)} came")
+            checkpoints.save_bytes(corpus, *uploaded.values())
     report = CorpusReport()
     pairs = list(read_pairs(corpus, report=report))
     print(*report.lines(), sep="\n")
@@ -321,7 +327,7 @@ if not exported.exists():
 print(*load_translator(exported)([SENTENCE]))
 archive = shutil.make_archive(str(exports), "zip", exports)
 print(archive)
-if "google.colab" in sys.modules:
+if in_colab:
     from google.colab import files
 
     files.download(archive)

@@ -37,7 +37,7 @@ ENGLISH = [
 ]
 
 
-def write_run(folder, separate_vocabularies=False):
+def write_run(folder, separate_vocabularies=False, **model_options):
     """Write a run directory as training does, with random weights that end most sentences soon."""
     folder.mkdir()
     vocabularies = {"tokenizer.model": train_vocabulary([*CHINESE, *ENGLISH], 380)}
@@ -46,15 +46,13 @@ def write_run(folder, separate_vocabularies=False):
     sizes = {name: Tokenizer(model).vocab_size for name, model in vocabularies.items()}
     for name, model in vocabularies.items():
         (folder / name).write_bytes(model)
+    shape = {"num_encoder_layers": 1, "num_decoder_layers": 1, "d_model": 16, "num_heads": 2}
     config = ModelConfig(
         vocab_size=sizes["tokenizer.model"],
         source_vocab_size=sizes.get("source_tokenizer.model"),
-        num_encoder_layers=1,
-        num_decoder_layers=1,
-        d_model=16,
-        num_heads=2,
         d_ff=24,
         max_length=24,
+        **shape | model_options,
     )
     model = build_transformer(config)
     rng = np.random.default_rng(1)

@@ -4,6 +4,8 @@ Only mistakes: a whole run takes longer than these tests together.
 """
 
 import json
+import os
+import threading
 
 import keras
 import pytest
@@ -92,6 +94,15 @@ def test_a_damaged_gz_file_is_named(error_line, good, tmp_path):
     damaged = tmp_path / "train.tsv.gz"
     damaged.write_bytes(b"\x1f\x8b no more of it")
     assert str(damaged) in error_line("--train", damaged, "--valid", good)
+
+
+def test_a_pipe_with_too_many_pairs_to_keep_is_named(error_line, good, tmp_path, monkeypatch):
+    monkeypatch.setattr(training.run, "MAX_PAIRS", 2)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    threading.Thread(target=pipe.write_bytes, args=(good.read_bytes(),), daemon=True).start()
+    line = error_line("--train", pipe, "--valid", good)
+    assert str(pipe) in line and "is not a regular file" in line
 
 
 @pytest.mark.parametrize("given, missing", [("train", "valid"), ("valid", "train")])

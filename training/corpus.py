@@ -195,6 +195,20 @@ def read_test_pairs(corpus: str | Path) -> list[tuple[str, str]]:
     return pairs
 
 
+def check_can_be_read_again(corpus: str | Path) -> None:
+    """Checks that no file of a corpus is a pipe, which gives its text only once.
+
+    Raises:
+        CorpusError: If one is; the message names it.
+    """
+    for file in _find_files(corpus):
+        if not stat.S_ISREG(os.stat(file).st_mode):
+            raise CorpusError(
+                f"{_printable(file)}: is not a regular file; so large a corpus is read twice, "
+                "for the vocabulary and for training: write it to a file"
+            )
+
+
 def _usable_pairs(
     files: list[str], limits: CorpusLimits, report: CorpusReport
 ) -> Iterator[tuple[str, str]]:

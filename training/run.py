@@ -39,7 +39,7 @@ from training.callbacks import (
     TimeLimit,
 )
 from training.config import Process, RunConfig, TrainingConfig
-from training.corpus import CorpusReport, read_pairs
+from training.corpus import CorpusReport, check_can_be_read_again, read_pairs
 from training.data import Batches, Division, TokenizedCorpus, tokenize_corpus
 from training.distribution import Distribution, distribute, on_one_device
 from training.events import drop_events_after
@@ -105,8 +105,11 @@ def prepare(
         # Not at once: in a small corpus, what it says would only stand before an error message.
         progress_bar = tqdm(train_pairs, "read", unit=" pairs", leave=False, delay=1)
         train_pairs = sample(progress_bar, MAX_PAIRS, options.seed)
+        is_all = len(train_pairs) < MAX_PAIRS
+        if not is_all:
+            check_can_be_read_again(options.train)
         vocabularies = share(partial(_train_vocabularies, options, train_pairs))
-        if len(train_pairs) == MAX_PAIRS:  # a corpus that is larger streams, here again
+        if not is_all:  # a corpus that is larger streams, here again
             train_pairs = read_pairs(options.train)
     if is_first:
         for name, vocabulary in zip(_vocabulary_files(options), vocabularies, strict=True):
