@@ -13,7 +13,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-MODEL = {"preset": "small", "pre_norm": True, "dropout": 0.2}
+MODEL = {"preset": "small", "dropout": 0.2}
 TRAINING = {
     "vocab_size": 6000,
     "batch_tokens": 2048,

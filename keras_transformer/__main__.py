@@ -14,12 +14,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("model", help="folder of a run, SavedModel (DIR/N/V) or CTranslate2")
     parser.add_argument("text", nargs="*", help="texts; none: read standard input")
     parser.add_argument("--beam-size", type=int, help="default 4; not for a SavedModel")
+    parser.add_argument(
+        "--length-penalty", type=float, metavar="ALPHA", help="default 0.6; not for a SavedModel"
+    )
     options = parser.parse_intermixed_args(argv)  # RUN --beam-size 2 TEXT, too
     # Loaded here, so that --help and a mistake in the arguments answer at once.
     from keras_transformer.exported import load_translator
 
     try:
-        translator = load_translator(options.model, options.beam_size)
+        translator = load_translator(options.model, options.beam_size, options.length_penalty)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -216,7 +216,8 @@ class DecodingConfig:
 
 
 # Differences to ModelConfig's defaults. `tiny` is the 4-layer, 128-wide shape of the small-corpus
-# literature (Multi30k), `small` suits tens of thousands of pairs on a CPU.
+# literature (Multi30k), `small` suits tens of thousands of pairs on a CPU. Both are pre-norm, which
+# in their minutes learns far more (benchmarks/RESULTS.md).
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {
         "num_encoder_layers": 4,
@@ -224,6 +225,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "d_model": 128,
         "num_heads": 4,
         "d_ff": 256,
+        "pre_norm": True,
     },
     "small": {
         "num_encoder_layers": 3,
@@ -231,6 +233,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "d_model": 256,
         "num_heads": 4,
         "d_ff": 1024,
+        "pre_norm": True,
     },
     "base": {},
     "big": {"d_model": 1024, "num_heads": 16, "d_ff": 4096, "dropout": 0.3},

@@ -146,27 +146,31 @@ class CTranslate2Translator:
 
 
 def load_translator(
-    path: str | Path, beam_size: int | None = None
+    path: str | Path, beam_size: int | None = None, length_penalty: float | None = None
 ) -> Translator | ExportedTranslator | CTranslate2Translator:
     """Return the translator of a run directory or of an export.
 
     Args:
         path: The folder: of a run, of a SavedModel, or of a CTranslate2 model.
-        beam_size: Hypotheses to keep (default 4); a SavedModel's is fixed.
+        beam_size: As in DecodingConfig; a SavedModel's is fixed, so None there.
+        length_penalty: Likewise.
 
     Raises:
-        ValueError: `path` is none of them, or is not whole, or `beam_size` is given for a
-            SavedModel.
+        ValueError: `path` is none of them, or is not whole, or an option of the search is given for
+            a SavedModel.
     """
-    decoding = DecodingConfig() if beam_size is None else DecodingConfig(beam_size=beam_size)
+    options = {"beam_size": beam_size, "length_penalty": length_penalty}
+    given = {name: value for name, value in options.items() if value is not None}
+    decoding = DecodingConfig(**given)
     folder = Path(path)
     # CTranslate2 has a config.json too.
     if (folder / CTRANSLATE2_FILE).is_file():
         return CTranslate2Translator(folder, decoding)
     if (folder / CONFIG_FILE).is_file():
         return Translator.from_run(folder, decoding)
-    if beam_size is not None:
-        raise ValueError(f"beam size can't be set for {path}: it is fixed at export")
+    if given:
+        names = " and ".join(name.replace("_", " ") for name in given)
+        raise ValueError(f"{names} can't be set for {path}: fixed at export")
     if not folder.is_dir():
         raise ValueError(f"{path}: no such directory")
     return ExportedTranslator(folder)

@@ -96,9 +96,12 @@ def test_a_fresh_process_translates_the_lines_of_stdin(run, translated):
     assert len(lines) == len(TEXTS) + 2 and lines[-1] == ""
 
 
-def test_the_beam_size_of_a_run_can_be_chosen(run):
-    want = Translator.from_run(run, DecodingConfig(beam_size=1))(TEXTS[:2])
-    assert run_main(run, "--beam-size", 1, *TEXTS[:2]).out.splitlines() == [
+@pytest.mark.parametrize("name, value", [("beam_size", 1), ("length_penalty", 5.0)])
+def test_the_search_in_a_run_can_be_chosen(run, translated, name, value):
+    want = Translator.from_run(run, DecodingConfig(**{name: value}))(TEXTS)
+    assert want != translated
+    option = "--" + name.replace("_", "-")
+    assert run_main(run, option, value, *TEXTS).out.splitlines() == [
         " ".join(text.splitlines()) for text in want
     ]
 

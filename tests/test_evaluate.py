@@ -110,8 +110,8 @@ def translator(monkeypatch, answers):
     """Put a translator with known answers in the place of a model; returns what it was asked."""
     asked = {}
 
-    def load(path, beam_size=None):
-        asked.update(path=path, beam_size=beam_size)
+    def load(path, beam_size=None, length_penalty=None):
+        asked.update(path=path, beam_size=beam_size, length_penalty=length_penalty)
 
         def translate(texts, batch_size=64, progress=False):
             asked.update(batch_size=batch_size)
@@ -150,8 +150,13 @@ def test_the_last_line_of_stdout_is_a_json_object_with_the_promised_keys(
 
 def test_options_reach_the_translator(translator, test_file):
     arguments = ["some/run", "--test", str(test_file), "--beam-size", "7", "--batch-size", "2"]
-    assert evaluate.main(arguments) == 0
-    assert translator == {"path": "some/run", "beam_size": 7, "batch_size": 2}
+    assert evaluate.main([*arguments, "--length-penalty", "1.5"]) == 0
+    assert translator == {
+        "path": "some/run",
+        "beam_size": 7,
+        "length_penalty": 1.5,
+        "batch_size": 2,
+    }
 
 
 def test_output_has_a_line_for_each_translation_in_order(translator, answers, test_file, tmp_path):
@@ -216,12 +221,16 @@ def test_a_run_directory_that_is_not_whole_is_an_error_that_names_the_file(
     assert "tokenizer.model" in error_line(capsys, tmp_path, "--test", test_file)
 
 
-def test_a_beam_size_for_a_savedmodel_is_an_error_that_says_why(test_file, tmp_path, capsys):
+@pytest.mark.parametrize("option", ["--beam-size", "--length-penalty"])
+def test_a_search_option_for_a_savedmodel_is_an_error_that_says_why(
+    test_file, tmp_path, capsys, option
+):
     folder = tmp_path / "demo" / "1"
     folder.mkdir(parents=True)
     (folder / "saved_model.pb").touch()
-    line = error_line(capsys, folder, "--test", test_file, "--beam-size", 4)
-    assert "beam size" in line and str(folder) in line and "fixed at export" in line
+    line = error_line(capsys, folder, "--test", test_file, option, 4)
+    name = option.strip("-").replace("-", " ")
+    assert line == f"error: {name} can't be set for {folder}: fixed at export"
 
 
 @pytest.mark.parametrize(

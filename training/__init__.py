@@ -2,7 +2,7 @@
 
 import os
 
-# TensorFlow's own allocator keeps freed memory; the C library gives large blocks, such as the
-# logits, back to the system, and fetching them anew is a quarter of the time of a small step.
-# TensorFlow reads it at its first operation.
+# TensorFlow's own allocator keeps freed memory. Without oneDNN, as on processors before AVX-512,
+# the C library gives large blocks such as the logits back to the system each time, and getting them
+# anew is a quarter of a small model's step. TensorFlow reads this at its first operation.
 os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1")

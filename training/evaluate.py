@@ -115,6 +115,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("model", help="folder of a run, SavedModel (DIR/N/V) or CTranslate2")
     parser.add_argument("--test", required=True, help="TSV, or SOURCE,TARGET files; .gz works")
     parser.add_argument("--beam-size", type=int, help="default 4; not for a SavedModel")
+    parser.add_argument(
+        "--length-penalty", type=float, metavar="ALPHA", help="default 0.6; not for a SavedModel"
+    )
     parser.add_argument("--output", help="file to write the translations to, one a line")
     parser.add_argument("--batch-size", type=int, default=64, help="sentences at once (default 64)")
     parser.add_argument(
@@ -136,7 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.bootstrap < 0:
             raise ValueError(f"--bootstrap must not be negative, received {options.bootstrap}")
         pairs = read_test_pairs(options.test)
-        translator = load_translator(options.model, options.beam_size)
+        translator = load_translator(options.model, options.beam_size, options.length_penalty)
         if options.output:
             Path(options.output).touch()
     except (ValueError, OSError) as error:
