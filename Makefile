@@ -58,7 +58,7 @@ demo: $(INSTALLED) ## train on the embedded phrasebook, export, score, translate
 	@echo
 	@echo 'What next?'
 	@echo '  Train on your own pairs, one "source TAB target" a line:'
-	@echo '    $(BIN)/python -m training --train mine.train.tsv --valid mine.valid.tsv --output runs/mine'
+	@echo '    $(BIN)/python -m training --config training/configs/tatoeba-zh-en.toml --train mine.train.tsv --valid mine.valid.tsv --output runs/mine'
 	@echo '  Look at the training curves and at attention over training:'
 	@echo '    $(BIN)/tensorboard --logdir runs/demo/logs'
 	@echo '  Serve the model over REST:'
