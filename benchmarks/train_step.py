@@ -19,7 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.config import END_ID, PAD_ID, ModelConfig
+from keras_transformer.config import END_ID, PAD_ID, PRESETS, ModelConfig
 from keras_transformer.model import build_transformer
 from training.config import TrainingConfig
 from training.data import Batches, Sequences, TokenizedCorpus
@@ -34,7 +34,7 @@ LENGTHS = (4, 48)  # of the pairs of that corpus
 def main():
     """Measure, and print the tables."""
     options = parse()
-    config = ModelConfig.preset("small", options.vocab_size)
+    config = ModelConfig.preset(options.preset, options.vocab_size)
     print(
         f"{config.num_encoder_layers} + {config.num_decoder_layers} layers, {config.d_model} wide"
     )
@@ -113,6 +113,7 @@ def torch_step(config, batch, length, autocast=False):
                 config.d_ff,
                 config.dropout,
                 batch_first=True,
+                norm_first=config.pre_norm,
             )
             angles = torch.arange(length)[:, None] / 10000 ** (
                 torch.arange(0, config.d_model, 2) / config.d_model
@@ -250,6 +251,7 @@ def timed(function):
 def parse():
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--preset", choices=tuple(PRESETS), default="small", help="of the model")
     parser.add_argument("--batch", type=int, default=128, help="sentences (default 128)")
     parser.add_argument("--length", type=int, default=24, help="tokens of each (default 24)")
     parser.add_argument("--vocab-size", type=int, default=8000, help="pieces (default 8000)")
