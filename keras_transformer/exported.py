@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
@@ -159,7 +160,7 @@ def load_translator(
         ValueError: `path` is none of them, or is not whole, or an option of the search is given for
             a SavedModel.
     """
-    options = {"beam_size": beam_size, "length_penalty": length_penalty}
+    options: dict[str, Any] = {"beam_size": beam_size, "length_penalty": length_penalty}
     given = {name: value for name, value in options.items() if value is not None}
     decoding = DecodingConfig(**given)
     folder = Path(path)
