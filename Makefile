@@ -40,7 +40,7 @@ type: $(DEV_INSTALLED) ## check the types
 	$(BIN)/python -m mypy $(ARGS)
 
 test: $(DEV_INSTALLED) ## run the tests, without those marked slow
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile $(ARGS)
 
 test-slow: $(DEV_INSTALLED) ## run the tests marked slow
 	$(BIN)/python -m pytest -m slow $(ARGS)

@@ -24,7 +24,7 @@ RECIPES = {
     "batches of 2,048 tokens": ({}, {"batch_tokens": 2048, "learning_rate_scale": 0.7}),
     "subword sampling": ({}, {"subword_nbest_size": 16, "subword_alpha": 0.2}),
     "learning rate x 1.4": ({}, {"learning_rate_scale": 0.84}),
-    "vocabulary of 3,000": ({}, {"vocab_size": 3000}),
+    "vocabulary of 4,000": ({}, {"vocab_size": 4000}),
     "untied": ({"tie_weights": False}, {}),
 }
 

@@ -46,8 +46,8 @@ class ModelConfig:
         activation: "relu" (the paper), "gelu" or "silu".
         pre_norm: Normalise before each sub-layer instead of after it (the paper: after).
         learned_positions: Learn the position vectors instead of computing sinusoids (3.5).
-        tie_weights: Use the target embedding as the output projection, and, with a shared
-            vocabulary, as the source embedding too (3.4: one matrix three times).
+        tie_weights: Use the target embedding as the output projection (3.4). A shared vocabulary
+            has one embedding of both sides in any case.
         max_length: Longest source in tokens, and the number of learned positions.
 
     Raises:

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+from keras import ops
 
 from keras_transformer.batching import translate_in_batches
 from keras_transformer.config import (
@@ -16,6 +18,7 @@ from keras_transformer.config import (
     TOKENIZER_FILE,
     DecodingConfig,
 )
+from keras_transformer.decoding import length_penalty
 from keras_transformer.translator import Translator
 
 CTRANSLATE2_FILE = "model.bin"
@@ -112,12 +115,10 @@ class CTranslate2Translator:
         """Translate any number of strings; as `Translator.__call__`."""
         options = self._decoding
 
-        def best(result):  # by the length penalty of the paper, CTranslate2's formula is another
-            def score(hypothesis):
-                pieces, log_prob = hypothesis
-                return log_prob / ((5 + len(pieces) + 1) / 6) ** options.length_penalty
-
-            return max(zip(result.hypotheses, result.scores, strict=True), key=score)[0]
+        def best(result):  # by our length penalty, CTranslate2's formula is another
+            lengths = [len(pieces) + 1 for pieces in result.hypotheses]
+            penalties = ops.convert_to_numpy(length_penalty(lengths, options.length_penalty))
+            return result.hypotheses[np.argmax(result.scores / penalties)]
 
         def translate(batch):
             texts = [text.decode(errors="replace") for text in batch]

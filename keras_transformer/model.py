@@ -30,18 +30,16 @@ def build_transformer(config: ModelConfig, name: str = "transformer") -> keras.M
     source_ids = keras.Input((None,), dtype="int32", name="source_ids")
     target_ids = keras.Input((None,), dtype="int32", name="target_ids")
 
-    shares_embedding = config.shares_vocabulary and config.tie_weights
     target_embedding = TokenEmbedding(
         config.vocab_size,
         config.d_model,
         tie_weights=config.tie_weights,
-        name="embedding" if shares_embedding else "target_embedding",
+        name="embedding" if config.shares_vocabulary else "target_embedding",
     )
-    if shares_embedding:  # one matrix three times (3.4)
-        source_embedding = target_embedding
-    else:
+    source_embedding = target_embedding  # one matrix (3.4)
+    if config.source_vocab_size:
         source_embedding = TokenEmbedding(
-            config.source_vocab_size or config.vocab_size, config.d_model, name="source_embedding"
+            config.source_vocab_size, config.d_model, name="source_embedding"
         )
     options = {
         "num_heads": config.num_heads,

@@ -373,7 +373,7 @@ def test_extreme_logits_stay_finite_and_float32_in_mixed_precision(tiny_config, 
         model = build_transformer(tiny_config(pre_norm=pre_norm, tie_weights=False, **SHORT))
     assert model.get_layer("encoder").compute_dtype == policy.removeprefix("mixed_")
     assert {weight.dtype for weight in model.trainable_variables} == {"float32"}
-    scale(model.get_layer("target_embedding").reverse_embeddings, 1e6)
+    scale(model.get_layer("embedding").reverse_embeddings, 1e6)
     logits = model({"source_ids": SOURCE_IDS, "target_ids": TARGET_IDS})
     assert keras.backend.standardize_dtype(logits.dtype) == "float32"
     assert model.output.dtype == "float32"
@@ -468,12 +468,9 @@ def expected_count(config):
     norm = 2 * d
     encoder = config.num_encoder_layers * (attention + feed_forward + 2 * norm)
     decoder = config.num_decoder_layers * (2 * attention + feed_forward + 3 * norm)
-    source_vocab = config.source_vocab_size or config.vocab_size
-    rows = config.vocab_size
+    rows = config.vocab_size + (config.source_vocab_size or 0)
     if not config.tie_weights:
-        rows += source_vocab + config.vocab_size
-    elif config.source_vocab_size:
-        rows += source_vocab
+        rows += config.vocab_size
     positions = config.max_length + config.max_length + 50 if config.learned_positions else 0
     return encoder + decoder + (rows + positions) * d + (2 * norm if config.pre_norm else 0)
 

@@ -52,7 +52,7 @@ def layer_weights(layer, with_cross):
 
 
 def model_weights(model, config):
-    if config.tie_weights and config.source_vocab_size is None:
+    if config.source_vocab_size is None:
         source_embedding = target_embedding = model.get_layer("embedding")
     else:
         source_embedding = model.get_layer("source_embedding")
