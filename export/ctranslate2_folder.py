@@ -7,7 +7,7 @@ import tensorflow as tf
 from ctranslate2.specs import common_spec, transformer_spec
 from keras import ops
 
-from keras_transformer.config import SOURCE_TOKENIZER_FILE, TOKENIZER_FILE
+from keras_transformer.config import PAD_ID, SOURCE_TOKENIZER_FILE, TOKENIZER_FILE
 from keras_transformer.decoder import DecoderLayer
 from keras_transformer.embedding import sinusoid
 from keras_transformer.model import Parts
@@ -51,6 +51,9 @@ def save(translator: Translator, folder: Path, quantization: str = "float32") ->
     spec.decoder.projection.weight = _array(
         target.embeddings if target.tie_weights else ops.transpose(target.reverse_embeddings)
     )
+    never = np.zeros(target.input_dim, "float32")
+    never[PAD_ID] = -1e4  # our search never chooses padding; this fits 16 bits, too
+    spec.decoder.projection.bias = never
     _set_stack(spec.encoder, parts.encoder, source.output_dim)
     _set_stack(spec.decoder, parts.decoder, target.output_dim)
     spec.register_source_vocabulary(_pieces(translator.source_tokenizer))

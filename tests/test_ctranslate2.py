@@ -48,7 +48,7 @@ def test_the_export_translates_as_the_run_does(tmp_path, options):
 
 def test_separate_vocabularies_have_two_tokenizers(tmp_path):
     run = write_run(tmp_path / "run", separate_vocabularies=True)
-    assert share_of_equal(*translators(run, tmp_path, 1)) >= 0.9
+    assert share_of_equal(*translators(run, tmp_path, 1)) >= 0.97
     assert (tmp_path / "run-ctranslate2/source_tokenizer.model").is_file()
 
 
