@@ -32,8 +32,8 @@ RECIPES = {
 def main():
     """Train and score each recipe; print the table."""
     options = parse()
-    print("| recipe | parameters | steps | validation BLEU | test BLEU | ± | test chrF |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    print("| recipe | parameters | steps | perplexity | valid BLEU | test BLEU | ± | test chrF |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     recipe = tomllib.loads(RECIPE.read_text(encoding="utf-8"))
     for name in options.only or RECIPES:
         model, training = RECIPES[name]
@@ -57,8 +57,8 @@ def main():
         results = json.loads((run / "results.json").read_text(encoding="utf-8"))
         print(
             f"| {name} | {results['parameters']:,} | {results['steps']:,} "
-            f"| {results['best_bleu']:.2f} | {scores['bleu']:.2f} | {scores['bleu_ci']:.2f} "
-            f"| {scores['chrf']:.2f} |",
+            f"| {results['best_perplexity']:.2f} | {results['best_bleu']:.2f} "
+            f"| {scores['bleu']:.2f} | {scores['bleu_ci']:.2f} | {scores['chrf']:.2f} |",
             flush=True,
         )
 
