@@ -76,9 +76,15 @@ def as_toml(tables):
 
 
 def execute(module, *arguments):
-    """Run a module of the project with `arguments`; return its standard output."""
+    """Run a module of the project with `arguments`; return its standard output.
+
+    If it fails, end as it did: it has said why.
+    """
     command = [sys.executable, "-m", module, *map(str, arguments)]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(done.returncode)
+    return done.stdout
 
 
 def parse():
