@@ -75,8 +75,8 @@ class TrainingConfig:
         average_checkpoints: Evaluate and keep the mean of the weights at the last so many
             evaluations (6.1); 1 means the weights themselves.
         max_steps: Optimizer steps at the most.
-        max_minutes: Wall-clock limit of the whole run, vocabulary and evaluation included; 0 means
-            none.
+        max_minutes: Wall-clock limit of the whole run, vocabulary and evaluation included, and what
+            was before a resume; 0 means none.
         evaluate_every_steps: Steps between evaluations; 0 means once for each pass over the
             corpus, but at least every 1,000 steps.
         evaluation_sentences: The first so many validation pairs are translated for BLEU and chrF.

@@ -80,7 +80,7 @@ def prepare(
         config: What to train, and how.
         output: The run directory; written: options and vocabulary.
         resume: Go on with the run that is there, if there is one.
-        started: When the run began, on the clock of `time.monotonic`; max_minutes counts from it.
+        started: When this process began with the run, on the clock of `time.monotonic`.
         process: This process among those that train together; None if it is alone.
 
     Raises:
@@ -288,6 +288,8 @@ class Run:
         per_step = options.gradient_accumulation_steps
         every, last = per_step * self._steps_between_evaluations(), per_step * options.max_steps
         is_over = bool(options.patience) and self.early_stop.is_due()
+        if options.max_minutes and self.evaluation.best:  # without, there are no weights yet
+            is_over |= self.distribution.any(self._minutes() >= options.max_minutes)
         while self.num_batches < last and not is_over:
             done = self.num_batches
             epochs, batches = (last - done) // every, every
@@ -371,7 +373,7 @@ class Run:
             callbacks.append(self.embeddings)
         any_process = self.distribution.any
         if self.options.max_minutes:
-            end = self.started + 60 * self.options.max_minutes
+            end = self.started + 60 * (self.options.max_minutes - self.earlier_minutes)
             callbacks.append(TimeLimit(end, self.evaluation, any_process))
         save: Callable[[], object] = self.states.save if writes else lambda: None
         return [*callbacks, Interruption(save, any_process=any_process)]

@@ -145,6 +145,9 @@ def test_a_time_limit_ends_the_run_with_weights_saved(corpus):
     done = train(corpus, output, 100_000, "--max-minutes", "0.01")
     assert "done: " in done.stdout
     assert (output / "model.weights.h5").is_file()
+    steps = json.loads((output / "results.json").read_text())["steps"]
+    train(corpus, output, 100_000, "--max-minutes", "0.01", "--resume")  # the limit is of both
+    assert json.loads((output / "results.json").read_text())["steps"] == steps
 
 
 def test_translation_reproduces_pairs_that_were_learned_by_heart():
