@@ -18,7 +18,7 @@
 #
 # From a parallel corpus to a model that TensorFlow Serving loads, with plain Keras:
 # `build_transformer`, `model.compile`, `model.fit`. By default it learns Chinese to English from
-# the phrasebook that comes with the project, in about 5 minutes on two CPU cores.
+# the phrasebook that comes with the project, in 5 to 7 minutes on two CPU cores.
 #
 # **Run all.** After a disconnect, run all again: it goes on from the last epoch, and what is done
 # is not done again.
