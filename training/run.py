@@ -289,7 +289,9 @@ class Run:
         every, last = per_step * self._steps_between_evaluations(), per_step * options.max_steps
         is_over = bool(options.patience) and self.early_stop.is_due()
         if options.max_minutes and self.evaluation.best:  # without, there are no weights yet
-            is_over |= self.distribution.any(self._minutes() >= options.max_minutes)
+            if self.distribution.any(self._minutes() >= options.max_minutes):
+                print(f"max_minutes, {options.max_minutes:g}, is used up: give more to go on")
+                is_over = True
         while self.num_batches < last and not is_over:
             done = self.num_batches
             epochs, batches = (last - done) // every, every

@@ -146,7 +146,8 @@ def test_a_time_limit_ends_the_run_with_weights_saved(corpus):
     assert "done: " in done.stdout
     assert (output / "model.weights.h5").is_file()
     steps = json.loads((output / "results.json").read_text())["steps"]
-    train(corpus, output, 100_000, "--max-minutes", "0.01", "--resume")  # the limit is of both
+    done = train(corpus, output, 100_000, "--max-minutes", "0.01", "--resume")
+    assert "max_minutes, 0.01, is used up" in done.stdout
     assert json.loads((output / "results.json").read_text())["steps"] == steps
 
 
