@@ -222,8 +222,8 @@ class Run:
         self.translator = translator
         self.batches = batches
         self.num_batches = progress.get("num_batches", 0)  # trained on so far
-        self.earlier_minutes = progress.get("minutes", 0.0)
-        self.started = started
+        # As if the minutes before a resume had just been, without the time between.
+        self.started = started - 60 * progress.get("minutes", 0.0)
         self.padding = self.batches.padding_share()
         average: Callable[[], list[np.ndarray]] | None = None
         self.checkpoint_average = None
@@ -288,10 +288,10 @@ class Run:
         per_step = options.gradient_accumulation_steps
         every, last = per_step * self._steps_between_evaluations(), per_step * options.max_steps
         is_over = bool(options.patience) and self.early_stop.is_due()
-        if options.max_minutes and self.evaluation.best:  # without, there are no weights yet
-            if self.distribution.any(self._minutes() >= options.max_minutes):
-                print(f"max_minutes, {options.max_minutes:g}, is used up: give more to go on")
-                is_over = True
+        can_end = options.max_minutes and self.evaluation.best  # without, there are no weights yet
+        if can_end and self.distribution.any(self._minutes() >= options.max_minutes):
+            print(f"max_minutes, {options.max_minutes:g}, is used up: give more to go on")
+            is_over = True
         while self.num_batches < last and not is_over:
             done = self.num_batches
             epochs, batches = (last - done) // every, every
@@ -346,7 +346,7 @@ class Run:
         }
 
     def _minutes(self) -> float:
-        return self.earlier_minutes + (time.monotonic() - self.started) / 60
+        return (time.monotonic() - self.started) / 60
 
     def _steps_between_evaluations(self) -> int:
         if self.options.evaluate_every_steps:
@@ -375,7 +375,7 @@ class Run:
             callbacks.append(self.embeddings)
         any_process = self.distribution.any
         if self.options.max_minutes:
-            end = self.started + 60 * (self.options.max_minutes - self.earlier_minutes)
+            end = self.started + 60 * self.options.max_minutes
             callbacks.append(TimeLimit(end, self.evaluation, any_process))
         save: Callable[[], object] = self.states.save if writes else lambda: None
         return [*callbacks, Interruption(save, any_process=any_process)]
