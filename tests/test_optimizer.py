@@ -1,4 +1,4 @@
-"""The moving average against its formula, and gradient accumulation against one large batch."""
+"""Muon, the moving average against its formula, accumulation against one large batch."""
 
 import random
 
@@ -11,7 +11,7 @@ from keras_transformer import ModelConfig, build_transformer
 from training.averaging import swapped_weights
 from training.config import TrainingConfig
 from training.data import Batches, Sequences, TokenizedCorpus
-from training.optimizer import AveragedAdam
+from training.optimizer import AveragedAdam, AveragedMuon, Muon
 from training.run import compile_model
 from training.schedule import WarmupInverseSqrt
 
@@ -126,6 +126,91 @@ def test_a_decay_outside_its_range_is_an_error(decay):
         AveragedAdam(0.1, average_decay=decay)
 
 
+# Muon
+
+
+def updates_of(optimizer, name, gradients):
+    """Return what the gradients one after another make of a zero weight of that name."""
+    weight = keras.Variable(np.zeros_like(gradients[0]), name=name)
+    optimizer.build([weight])
+    for gradient in gradients:
+        optimizer.apply([keras.ops.convert_to_tensor(gradient)], [weight])
+    return values(weight)
+
+
+def gradients_of(shape, steps=3):
+    return np.random.default_rng(1).standard_normal((steps, *shape), dtype="f")
+
+
+@pytest.mark.parametrize(
+    ("shape", "matrix"),
+    [
+        ((8, 12), (8, 12)),  # the feed-forward network's inner layer
+        ((12, 8), (12, 8)),
+        ((8, 2, 4), (8, 8)),  # attention's queries, keys and values
+        ((2, 4, 8), (8, 8)),  # attention's output
+        ((8, 1, 8), (8, 8)),  # one head
+        ((1, 8, 8), (8, 8)),
+    ],
+)
+def test_a_kernel_is_updated_as_keras_updates_its_matrix(shape, matrix):
+    gradients = gradients_of(shape)
+    keras_own = keras.optimizers.Muon(0.1, weight_decay=None, ns_steps=3)
+    expected = updates_of(keras_own, "kernel", gradients.reshape(-1, *matrix))
+    update = updates_of(Muon(0.1), "kernel", gradients)
+    np.testing.assert_allclose(update.reshape(matrix), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_the_update_of_a_kernel_has_singular_values_of_about_one():
+    gradient = gradients_of((8, 2, 4), steps=1)
+    update = updates_of(Muon(1.0, ns_steps=5), "kernel", gradient).reshape(8, 8)
+    left, singular, right = np.linalg.svd(gradient.reshape(8, 8))
+    in_its_directions = left.T @ -update @ right.T / (0.2 * 8**0.5)
+    ones = np.diag(in_its_directions)[singular > 0.05 * singular[0]]
+    assert len(ones) >= 6 and 0.6 < ones.min() and ones.max() < 1.3
+    off_diagonal = in_its_directions - np.diag(np.diag(in_its_directions))
+    np.testing.assert_allclose(off_diagonal, 0, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("embeddings", (8, 4)), ("bias", (2, 4)), ("bias", (8,)), ("gamma", (8,))]
+)
+def test_any_other_weight_is_updated_by_adam(name, shape):
+    gradients = gradients_of(shape)
+    adam = keras.optimizers.Adam(0.1, beta_1=0.9, beta_2=0.98, epsilon=1e-9)
+    expected = updates_of(adam, name, gradients)
+    np.testing.assert_allclose(updates_of(Muon(0.1), name, gradients), expected, rtol=1e-4)
+
+
+def test_muon_keeps_averages_too_and_survives_its_config():
+    optimizer = AveragedMuon(WarmupInverseSqrt(64, 20), average_decay=0.25, momentum=0.9)
+    restored = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+    assert isinstance(restored, AveragedMuon)
+    assert restored.get_config() == optimizer.get_config()
+    assert (restored.average_decay, restored.momentum, restored.ns_steps) == (0.25, 0.9, 3)
+    weight = keras.Variable(np.ones((4, 4), "f"), name="kernel")
+    restored.build([weight])
+    average = np.zeros((4, 4))
+    for update, gradient in enumerate(gradients_of((4, 4), steps=20), start=1):
+        restored.apply([keras.ops.convert_to_tensor(gradient)], [weight])
+        kept = min(0.25, (update - 1) / (update + 9))
+        average = kept * average + (1 - kept) * values(weight)
+    np.testing.assert_allclose(restored.average()[0], average, rtol=1e-5)
+
+
+@pytest.mark.parametrize("average_decay", [0.0, 0.9])
+def test_the_options_choose_the_optimizer(average_decay):
+    """Of one encoder and one decoder layer: 4 + 8 kernels of attention, 2 + 2 of feed-forward."""
+    optimizer = make_model(optimizer="muon", average_decay=average_decay).optimizer
+    assert isinstance(optimizer, Muon)
+    assert isinstance(optimizer, AveragedMuon) == bool(average_decay)
+    velocities = optimizer.adam_velocities
+    assert sum(velocity is None for velocity in velocities) == 16 < len(velocities)
+    adam = make_model(average_decay=average_decay).optimizer
+    assert isinstance(adam, AveragedAdam) == bool(average_decay)
+    assert isinstance(adam, keras.optimizers.Adam) and adam.beta_2 == 0.98
+
+
 # Gradient accumulation
 
 
@@ -161,14 +246,16 @@ def weights_of(model):
     return {v.path: values(v) for v in model.trainable_variables if not v.path.endswith("key/bias")}
 
 
-def test_accumulated_batches_of_unequal_size_are_one_large_batch_to_rounding():
+@pytest.mark.parametrize("optimizer", ["adam", "muon"])
+def test_accumulated_batches_of_unequal_size_are_one_large_batch_to_rounding(optimizer):
     """8 batches of 2 to 12 target tokens, 4 to a step; weights and averages."""
     batches = Batches(corpus_of([2, 3, 4, 5, 7, 9, 11, 12]), batch_tokens=1, seed=1)
     assert batches.steps_per_pass == 8
-    accumulating = make_model(gradient_accumulation_steps=4, average_decay=0.9)
+    options = {"optimizer": optimizer, "average_decay": 0.9}
+    accumulating = make_model(gradient_accumulation_steps=4, **options)
     before = weights_of(accumulating)
     accumulating.fit(batches.dataset(0, 4), steps_per_epoch=8, shuffle=False, verbose=0)
-    whole = make_model(average_decay=0.9)
+    whole = make_model(**options)
     parts = list(batches.dataset().take(8).as_numpy_iterator())
     for step in range(2):
         inputs, labels = zip(*parts[4 * step : 4 * step + 4], strict=True)

@@ -158,6 +158,7 @@ def test_an_integer_is_a_number(toml):
         ("patience", -1),
         ("mixed_precision", "float16"),
         ("select_by", "accuracy"),
+        ("optimizer", "sgd"),
         ("init_vocabulary", "copy"),
     ],
 )

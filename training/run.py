@@ -45,7 +45,7 @@ from training.distribution import Distribution, distribute, on_one_device
 from training.events import drop_events_after
 from training.loss import MaskedCrossentropy
 from training.metrics import TokenAccuracy
-from training.optimizer import AveragedAdam
+from training.optimizer import AveragedAdam, AveragedMuon, Muon
 from training.probes import Probe, choose_probes, read_probes
 from training.sampling import Segmenter, segment_corpus
 from training.schedule import WarmupInverseSqrt
@@ -394,23 +394,25 @@ class Run:
 
 
 def compile_model(model: keras.Model, config: ModelConfig, options: TrainingConfig) -> None:
-    """Compile with the paper's optimizer, schedule (5.3) and loss (5.4)."""
+    """Compile with the paper's schedule (5.3) and loss (5.4), and its optimizer or Muon."""
     per_step = options.gradient_accumulation_steps
     schedule = WarmupInverseSqrt(
         config.d_model, options.warmup_steps, options.learning_rate_scale, per_step
     )
-    arguments = {
-        "beta_1": 0.9,
-        "beta_2": 0.98,
+    optimizer: type[keras.optimizers.Optimizer]
+    arguments: dict[str, object] = {
         "epsilon": 1e-9,
         "gradient_accumulation_steps": per_step if per_step > 1 else None,
     }
+    if options.average_decay:
+        arguments["average_decay"] = options.average_decay
+    if options.optimizer == "muon":
+        optimizer = AveragedMuon if options.average_decay else Muon
+    else:
+        optimizer = AveragedAdam if options.average_decay else keras.optimizers.Adam
+        arguments |= {"beta_1": 0.9, "beta_2": 0.98}
     model.compile(
-        optimizer=(
-            AveragedAdam(schedule, options.average_decay, **arguments)
-            if options.average_decay
-            else keras.optimizers.Adam(schedule, **arguments)
-        ),
+        optimizer=optimizer(schedule, **arguments),
         loss=MaskedCrossentropy(options.label_smoothing),
         metrics=[TokenAccuracy()],
         # On TensorFlow's, XLA would compile each of the many shapes of batches anew.

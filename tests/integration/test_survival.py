@@ -43,7 +43,7 @@ log_every_steps = 4
 select_by = "chrf"
 patience = 100
 """
-AVERAGES = ("average_decay = 0.9", "average_checkpoints = 3")
+AVERAGES = ("average_decay = 0.9", 'average_checkpoints = 3\noptimizer = "muon"')
 
 
 @pytest.fixture(scope="module")
