@@ -26,6 +26,15 @@ RECIPES = {
     "learning rate x 1.4": ({}, {"learning_rate_scale": 0.84}),
     "vocabulary of 4,000": ({}, {"vocab_size": 4000}),
     "untied": ({"tie_weights": False}, {}),
+    "muon, batches of 2,048 tokens": (
+        {},
+        {
+            "optimizer": "muon",
+            "batch_tokens": 2048,
+            "warmup_steps": 150,
+            "learning_rate_scale": 1.4,
+        },
+    ),
 }
 
 
