@@ -25,6 +25,7 @@ from training.checkpoints import (
 )
 from training.loss import MaskedCrossentropy
 from training.metrics import TokenAccuracy
+from training.optimizer import Muon
 from training.schedule import WarmupInverseSqrt
 
 TESTS = Path(__file__).resolve().parent
@@ -290,6 +291,14 @@ def test_the_state_of_another_model_is_an_error(run, options, reason):
         load_state(saved, make_model(**options))
     assert not isinstance(raised.value, DamagedStateError)
     assert str(saved) in str(raised.value) and reason in str(raised.value)
+
+
+def test_the_state_of_another_optimizer_is_an_error(run):
+    _, _, saved, _ = run
+    model = make_model()
+    model.compile(Muon(0.1), loss=model.loss)
+    with pytest.raises(ValueError, match="it belongs to another model or optimizer$"):
+        load_state(saved, model)
 
 
 # Falling back

@@ -131,7 +131,7 @@ def restore(
         The state's folder and its progress; None if nothing was saved.
 
     Raises:
-        ValueError: The states belong to another model, or none is whole.
+        ValueError: The states belong to another model or optimizer, or none is whole.
     """
     newest = share(lambda: _read_newest(folder, model))
     if newest is None:
@@ -190,7 +190,7 @@ def load_state(state: Path, model: keras.Model) -> None:
 
     Raises:
         DamagedStateError: The file is missing or damaged.
-        ValueError: It belongs to another model.
+        ValueError: It belongs to another model or optimizer.
     """
     _assign(model, _read_arrays(state, model))
 
@@ -206,7 +206,7 @@ def _read_arrays(state: Path, model: keras.Model) -> dict[str, np.ndarray]:
         model.optimizer.build(model.trainable_variables)
     variables = _variables(model)
     if sorted(arrays) != sorted(variables):
-        raise ValueError(f"{path}: can't be restored: it belongs to another model")
+        raise ValueError(f"{path}: can't be restored: it belongs to another model or optimizer")
     for name, variable in variables.items():
         if arrays[name].shape != tuple(variable.shape):
             raise ValueError(f"{path}: can't be restored: {name} has another shape")
