@@ -33,7 +33,8 @@ def train(optimizer, weight, steps, seed=1):
     draws = np.random.default_rng(seed)
     history = []
     for _ in range(steps):
-        optimizer.apply([keras.ops.convert_to_tensor(draws.standard_normal(2, "f"))], [weight])
+        gradient = draws.standard_normal(weight.shape, "f")
+        optimizer.apply([keras.ops.convert_to_tensor(gradient)], [weight])
         history.append(values(weight))
     return history
 
@@ -41,15 +42,20 @@ def train(optimizer, weight, steps, seed=1):
 # The moving average
 
 
+def average_of(history, decay):
+    """Return the average after all updates, by the formula."""
+    average = np.zeros(history[0].shape)
+    for update, value in enumerate(history, start=1):
+        kept = min(decay, (update - 1) / (update + 9))
+        average = kept * average + (1 - kept) * value
+    return average
+
+
 @pytest.mark.parametrize("decay", [0.0, 0.5, 0.9, 0.999])
 def test_the_average_follows_its_formula(decay):
     optimizer, weight = make(average_decay=decay)
     history = train(optimizer, weight, 40)
-    average = np.zeros(2)
-    for update, value in enumerate(history, start=1):
-        kept = min(decay, (update - 1) / (update + 9))
-        average = kept * average + (1 - kept) * value
-    np.testing.assert_allclose(optimizer.average()[0], average, rtol=1e-5)
+    np.testing.assert_allclose(optimizer.average()[0], average_of(history, decay), rtol=1e-5)
 
 
 def test_after_the_first_update_the_average_is_the_weights():
@@ -69,11 +75,7 @@ def test_the_updates_are_those_of_adam():
 def test_accumulated_batches_count_as_one_update():
     optimizer, weight = make(average_decay=0.9, gradient_accumulation_steps=3)
     updates = train(optimizer, weight, 30)[2::3]
-    average = np.zeros(2)
-    for update, value in enumerate(updates, start=1):
-        kept = min(0.9, (update - 1) / (update + 9))
-        average = kept * average + (1 - kept) * value
-    np.testing.assert_allclose(optimizer.average()[0], average, rtol=1e-5)
+    np.testing.assert_allclose(optimizer.average()[0], average_of(updates, 0.9), rtol=1e-5)
 
 
 def test_in_a_graph_it_is_the_same():
@@ -129,17 +131,11 @@ def test_a_decay_outside_its_range_is_an_error(decay):
 # Muon
 
 
-def updates_of(optimizer, name, gradients):
-    """Return what the gradients one after another make of a zero weight of that name."""
-    weight = keras.Variable(np.zeros_like(gradients[0]), name=name)
+def updates_of(optimizer, name, shape, steps=3):
+    """Return what random gradients, the same for all shapes of a size, make of a zero weight."""
+    weight = keras.Variable(np.zeros(shape, "f"), name=name)
     optimizer.build([weight])
-    for gradient in gradients:
-        optimizer.apply([keras.ops.convert_to_tensor(gradient)], [weight])
-    return values(weight)
-
-
-def gradients_of(shape, steps=3):
-    return np.random.default_rng(1).standard_normal((steps, *shape), dtype="f")
+    return train(optimizer, weight, steps)[-1]
 
 
 @pytest.mark.parametrize(
@@ -154,17 +150,16 @@ def gradients_of(shape, steps=3):
     ],
 )
 def test_a_kernel_is_updated_as_keras_updates_its_matrix(shape, matrix):
-    gradients = gradients_of(shape)
     keras_own = keras.optimizers.Muon(0.1, weight_decay=None, ns_steps=3)
-    expected = updates_of(keras_own, "kernel", gradients.reshape(-1, *matrix))
-    update = updates_of(Muon(0.1), "kernel", gradients)
+    expected = updates_of(keras_own, "kernel", matrix)
+    update = updates_of(Muon(0.1), "kernel", shape)
     np.testing.assert_allclose(update.reshape(matrix), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_the_update_of_a_kernel_has_singular_values_of_about_one():
-    gradient = gradients_of((8, 2, 4), steps=1)
-    update = updates_of(Muon(1.0, ns_steps=5), "kernel", gradient).reshape(8, 8)
-    left, singular, right = np.linalg.svd(gradient.reshape(8, 8))
+    update = updates_of(Muon(1.0, ns_steps=5), "kernel", (8, 2, 4), steps=1).reshape(8, 8)
+    gradient = np.random.default_rng(1).standard_normal((8, 8), "f")
+    left, singular, right = np.linalg.svd(gradient)
     in_its_directions = left.T @ -update @ right.T / (0.2 * 8**0.5)
     ones = np.diag(in_its_directions)[singular > 0.05 * singular[0]]
     assert len(ones) >= 6 and 0.6 < ones.min() and ones.max() < 1.3
@@ -176,10 +171,9 @@ def test_the_update_of_a_kernel_has_singular_values_of_about_one():
     ("name", "shape"), [("embeddings", (8, 4)), ("bias", (2, 4)), ("bias", (8,)), ("gamma", (8,))]
 )
 def test_any_other_weight_is_updated_by_adam(name, shape):
-    gradients = gradients_of(shape)
     adam = keras.optimizers.Adam(0.1, beta_1=0.9, beta_2=0.98, epsilon=1e-9)
-    expected = updates_of(adam, name, gradients)
-    np.testing.assert_allclose(updates_of(Muon(0.1), name, gradients), expected, rtol=1e-4)
+    expected = updates_of(adam, name, shape)
+    np.testing.assert_allclose(updates_of(Muon(0.1), name, shape), expected, rtol=1e-4)
 
 
 def test_muon_keeps_averages_too_and_survives_its_config():
@@ -190,12 +184,8 @@ def test_muon_keeps_averages_too_and_survives_its_config():
     assert (restored.average_decay, restored.momentum, restored.ns_steps) == (0.25, 0.9, 3)
     weight = keras.Variable(np.ones((4, 4), "f"), name="kernel")
     restored.build([weight])
-    average = np.zeros((4, 4))
-    for update, gradient in enumerate(gradients_of((4, 4), steps=20), start=1):
-        restored.apply([keras.ops.convert_to_tensor(gradient)], [weight])
-        kept = min(0.25, (update - 1) / (update + 9))
-        average = kept * average + (1 - kept) * values(weight)
-    np.testing.assert_allclose(restored.average()[0], average, rtol=1e-5)
+    history = train(restored, weight, 20)
+    np.testing.assert_allclose(restored.average()[0], average_of(history, 0.25), rtol=1e-5)
 
 
 @pytest.mark.parametrize("average_decay", [0.0, 0.9])

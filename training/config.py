@@ -67,7 +67,7 @@ class TrainingConfig:
             hold 25,000 tokens.
         gradient_accumulation_steps: Batches whose gradients make one optimizer step, which is the
             step of one batch as large as all of them.
-        optimizer: "adam" (the paper's, 5.3), or "muon", which needs fewer tokens.
+        optimizer: "adam" (the paper's, 5.3), or "muon", which learns faster at first.
         warmup_steps: Steps of growing learning rate (5.3).
         learning_rate_scale: Factor on the paper's learning rate.
         label_smoothing: Epsilon of 5.4.

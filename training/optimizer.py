@@ -106,7 +106,7 @@ class Muon(keras.optimizers.Muon):
 
     The update of a matrix is its momentum, turned by Newton-Schulz iterations into a matrix whose
     singular values are all about 1, times 0.2 sqrt(longer side): about as large as one of Adam's,
-    so that the same learning rates suit (Liu et al. 2025). It needs fewer tokens than Adam; its
+    so that the same learning rates suit (Liu et al. 2025). It learns faster than Adam at first; its
     iterations cost the same for batches of any size, so batches should not be small.
 
     Keras's own takes only weights of two axes for matrices, so not attention's kernels, but

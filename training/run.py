@@ -399,20 +399,20 @@ def compile_model(model: keras.Model, config: ModelConfig, options: TrainingConf
     schedule = WarmupInverseSqrt(
         config.d_model, options.warmup_steps, options.learning_rate_scale, per_step
     )
-    optimizer: type[keras.optimizers.Optimizer]
-    arguments: dict[str, object] = {
-        "epsilon": 1e-9,
-        "gradient_accumulation_steps": per_step if per_step > 1 else None,
-    }
+    accumulation = {"gradient_accumulation_steps": per_step if per_step > 1 else None}
+    is_muon = options.optimizer == "muon"
+    optimizer: keras.optimizers.Optimizer
     if options.average_decay:
-        arguments["average_decay"] = options.average_decay
-    if options.optimizer == "muon":
-        optimizer = AveragedMuon if options.average_decay else Muon
+        averaged = AveragedMuon if is_muon else AveragedAdam
+        optimizer = averaged(schedule, options.average_decay, **accumulation)
+    elif is_muon:
+        optimizer = Muon(schedule, **accumulation)
     else:
-        optimizer = AveragedAdam if options.average_decay else keras.optimizers.Adam
-        arguments |= {"beta_1": 0.9, "beta_2": 0.98}
+        optimizer = keras.optimizers.Adam(
+            schedule, beta_1=0.9, beta_2=0.98, epsilon=1e-9, **accumulation
+        )
     model.compile(
-        optimizer=optimizer(schedule, **arguments),
+        optimizer=optimizer,
         loss=MaskedCrossentropy(options.label_smoothing),
         metrics=[TokenAccuracy()],
         # On TensorFlow's, XLA would compile each of the many shapes of batches anew.

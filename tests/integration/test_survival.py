@@ -43,6 +43,7 @@ log_every_steps = 4
 select_by = "chrf"
 patience = 100
 """
+# Both kinds, the other with the other optimizer.
 AVERAGES = ("average_decay = 0.9", 'average_checkpoints = 3\noptimizer = "muon"')
 
 
