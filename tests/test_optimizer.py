@@ -201,6 +201,27 @@ def test_the_options_choose_the_optimizer(average_decay):
     assert isinstance(adam, keras.optimizers.Adam) and adam.beta_2 == 0.98
 
 
+# Weight decay
+
+
+@pytest.mark.parametrize("average_decay", [0.0, 0.9])
+@pytest.mark.parametrize("optimizer", ["adam", "muon"])
+def test_weight_decay_takes_its_share_of_the_kernels_and_of_nothing_else(optimizer, average_decay):
+    inputs, labels = next(iter(Batches(corpus_of([3, 5]), batch_tokens=16, seed=1).one_pass()))
+    ends = []
+    for weight_decay in (0.0, 0.5):
+        model = make_model(
+            optimizer=optimizer, average_decay=average_decay, weight_decay=weight_decay
+        )
+        before, learning_rate = weights_of(model), float(model.optimizer.learning_rate)
+        model.train_on_batch(inputs, labels)
+        ends.append(weights_of(model))
+    assert sum(path.endswith("kernel") for path in before) == 16 < len(before)
+    for path, weight in before.items():
+        taken = 0.5 * learning_rate * weight if path.endswith("kernel") else 0.0
+        np.testing.assert_allclose(ends[0][path] - ends[1][path], taken, atol=1e-7, err_msg=path)
+
+
 # Gradient accumulation
 
 
@@ -236,12 +257,16 @@ def weights_of(model):
     return {v.path: values(v) for v in model.trainable_variables if not v.path.endswith("key/bias")}
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "muon"])
-def test_accumulated_batches_of_unequal_size_are_one_large_batch_to_rounding(optimizer):
+@pytest.mark.parametrize(
+    ("optimizer", "weight_decay"), [("adam", 0.0), ("adam", 0.5), ("muon", 0.5)]
+)
+def test_accumulated_batches_of_unequal_size_are_one_large_batch_to_rounding(
+    optimizer, weight_decay
+):
     """8 batches of 2 to 12 target tokens, 4 to a step; weights and averages."""
     batches = Batches(corpus_of([2, 3, 4, 5, 7, 9, 11, 12]), batch_tokens=1, seed=1)
     assert batches.steps_per_pass == 8
-    options = {"optimizer": optimizer, "average_decay": 0.9}
+    options = {"optimizer": optimizer, "average_decay": 0.9, "weight_decay": weight_decay}
     accumulating = make_model(gradient_accumulation_steps=4, **options)
     before = weights_of(accumulating)
     accumulating.fit(batches.dataset(0, 4), steps_per_epoch=8, shuffle=False, verbose=0)

@@ -154,6 +154,7 @@ def test_an_integer_is_a_number(toml):
         *((name, 0) for name in ("gradient_accumulation_steps", "subword_nbest_size")),
         *(("average_decay", value) for value in (-0.1, 1.0, float("nan"))),
         *(("subword_alpha", value) for value in (-0.1, float("nan"), float("inf"))),
+        *(("weight_decay", value) for value in (-0.1, float("nan"), float("inf"))),
         ("average_checkpoints", 0),
         ("patience", -1),
         ("mixed_precision", "float16"),

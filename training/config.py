@@ -70,6 +70,8 @@ class TrainingConfig:
         optimizer: "adam" (the paper's, 5.3), or "muon", which learns faster at first.
         warmup_steps: Steps of growing learning rate (5.3).
         learning_rate_scale: Factor on the paper's learning rate.
+        weight_decay: A step takes this share, times the learning rate, from the kernels of all
+            layers (Loshchilov and Hutter 2019); 0 means none, as in the paper.
         label_smoothing: Epsilon of 5.4.
         average_decay: Evaluate and keep an exponential moving average of the weights with this
             decay a step, close to 1; 0 means none.
@@ -116,6 +118,7 @@ class TrainingConfig:
     optimizer: str = "adam"
     warmup_steps: int = 4000
     learning_rate_scale: float = 1.0
+    weight_decay: float = 0.0
     label_smoothing: float = 0.1
     average_decay: float = 0.0
     average_checkpoints: int = 1
@@ -142,7 +145,7 @@ class TrainingConfig:
             kind, is_kind = _KINDS[field.type]
             if not is_kind(value):
                 raise ValueError(f"{field.name} must be {kind}, received {value!r}")
-        for name in ("learning_rate_scale", "max_minutes", "subword_alpha"):
+        for name in ("learning_rate_scale", "weight_decay", "max_minutes", "subword_alpha"):
             if not math.isfinite(getattr(self, name)):
                 raise ValueError(f"{name} must be finite, received {getattr(self, name)!r}")
         for name in (
@@ -162,6 +165,7 @@ class TrainingConfig:
                 raise ValueError(f"{name} must be above 0, received {getattr(self, name)!r}")
         for name in (
             "subword_alpha",
+            "weight_decay",
             "max_minutes",
             "evaluate_every_steps",
             "patience",

@@ -399,18 +399,24 @@ def compile_model(model: keras.Model, config: ModelConfig, options: TrainingConf
     schedule = WarmupInverseSqrt(
         config.d_model, options.warmup_steps, options.learning_rate_scale, per_step
     )
-    accumulation = {"gradient_accumulation_steps": per_step if per_step > 1 else None}
+    arguments = {
+        "gradient_accumulation_steps": per_step if per_step > 1 else None,
+        "weight_decay": options.weight_decay or None,
+    }
     is_muon = options.optimizer == "muon"
     optimizer: keras.optimizers.Optimizer
     if options.average_decay:
         averaged = AveragedMuon if is_muon else AveragedAdam
-        optimizer = averaged(schedule, options.average_decay, **accumulation)
+        optimizer = averaged(schedule, options.average_decay, **arguments)
     elif is_muon:
-        optimizer = Muon(schedule, **accumulation)
+        optimizer = Muon(schedule, **arguments)
     else:
         optimizer = keras.optimizers.Adam(
-            schedule, beta_1=0.9, beta_2=0.98, epsilon=1e-9, **accumulation
+            schedule, beta_1=0.9, beta_2=0.98, epsilon=1e-9, **arguments
         )
+    optimizer.exclude_from_weight_decay(
+        [weight for weight in model.trainable_variables if weight.name != "kernel"]
+    )
     model.compile(
         optimizer=optimizer,
         loss=MaskedCrossentropy(options.label_smoothing),
