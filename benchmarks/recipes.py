@@ -21,20 +21,21 @@ RECIPES = {
     "post-norm": ({"pre_norm": False}, {}),
     "no moving average": ({}, {"average_decay": 0.0}),
     "dropout 0.3": ({"dropout": 0.3}, {}),
-    "batches of 2,048 tokens": ({}, {"batch_tokens": 2048, "learning_rate_scale": 0.7}),
-    "subword sampling": ({}, {"subword_nbest_size": 16, "subword_alpha": 0.2}),
-    "learning rate x 1.4": ({}, {"learning_rate_scale": 0.84}),
-    "vocabulary of 4,000": ({}, {"vocab_size": 4000}),
-    "untied": ({"tie_weights": False}, {}),
-    "muon, batches of 2,048 tokens": (
+    "no weight decay": ({}, {"weight_decay": 0.0}),
+    "Adam, batches of 1,024 tokens": (
         {},
         {
-            "optimizer": "muon",
-            "batch_tokens": 2048,
-            "warmup_steps": 150,
-            "learning_rate_scale": 1.4,
+            "optimizer": "adam",
+            "batch_tokens": 1024,
+            "warmup_steps": 500,
+            "learning_rate_scale": 0.6,
+            "weight_decay": 0.0,
         },
     ),
+    "subword sampling": ({}, {"subword_nbest_size": 16, "subword_alpha": 0.2}),
+    "learning rate x 1.4": ({}, {"learning_rate_scale": 1.96}),
+    "vocabulary of 4,000": ({}, {"vocab_size": 4000}),
+    "untied": ({"tie_weights": False}, {}),
 }
 
 
