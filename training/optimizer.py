@@ -7,6 +7,11 @@ from keras import ops
 from training.variables import to_numpy
 
 
+def is_kernel(weight):
+    """Return whether a weight is a matrix of a layer: no embedding, bias or normalisation."""
+    return weight.name == "kernel"
+
+
 class _Averaging(keras.optimizers.Optimizer):
     """Before a Keras optimizer among the base classes: keeps an average of the weights.
 
@@ -147,7 +152,7 @@ class Muon(keras.optimizers.Muon):
         )
 
     def _should_use_adamw(self, variable):  # Keras has no public way to say it.
-        return variable.name != "kernel"
+        return not is_kernel(variable)
 
     def zeropower_via_newtonschulz5(self, x, steps):
         """Return `x`, of the shape of a kernel, with singular values of about 1."""

@@ -45,7 +45,7 @@ from training.distribution import Distribution, distribute, on_one_device
 from training.events import drop_events_after
 from training.loss import MaskedCrossentropy
 from training.metrics import TokenAccuracy
-from training.optimizer import AveragedAdam, AveragedMuon, Muon
+from training.optimizer import AveragedAdam, AveragedMuon, Muon, is_kernel
 from training.probes import Probe, choose_probes, read_probes
 from training.sampling import Segmenter, segment_corpus
 from training.schedule import WarmupInverseSqrt
@@ -415,7 +415,7 @@ def compile_model(model: keras.Model, config: ModelConfig, options: TrainingConf
             schedule, beta_1=0.9, beta_2=0.98, epsilon=1e-9, **arguments
         )
     optimizer.exclude_from_weight_decay(
-        [weight for weight in model.trainable_variables if weight.name != "kernel"]
+        [weight for weight in model.trainable_variables if not is_kernel(weight)]
     )
     model.compile(
         optimizer=optimizer,
